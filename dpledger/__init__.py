@@ -1,0 +1,1 @@
+"""What users import into their own pipelines."""

@@ -1,0 +1,1 @@
+"""The HTTP doors: one module per resource."""

@@ -1,0 +1,1 @@
+"""The pure core: no I/O, clock, randomness, environment, logging or pydantic."""

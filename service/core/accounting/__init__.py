@@ -1,0 +1,1 @@
+"""Certified accounting of privacy events."""

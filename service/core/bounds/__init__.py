@@ -1,0 +1,1 @@
+"""What DP-SGD can and cannot promise: separation and noise bounds."""

@@ -1,0 +1,1 @@
+"""Transaction scripts: load and lock rows, call the core, store, flush; never commit."""

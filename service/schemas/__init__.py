@@ -1,0 +1,1 @@
+"""The wire: pydantic models used by the API, the client and the CLI."""

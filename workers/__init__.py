@@ -1,0 +1,1 @@
+"""Workers: Celery delivers a hint, the database decides, a trainer process runs."""

@@ -1,0 +1,1 @@
+"""The DP-SGD programme: torch and opacus, no queue, no database."""
