@@ -320,28 +320,17 @@ def to_json(event: Event) -> dict[str, Any]:
 
 def from_json(data: Mapping[str, Any]) -> Event:
     """The event of a *stored* mechanism JSON (the wire's input is checked by schemas/)."""
-    kind = data["type"]
-    rest = {k: v for k, v in data.items() if k != "type"}
-    match kind:
+    fields = {name: value for name, value in data.items() if name != "type"}
+    match data["type"]:
         case "dp_sgd":
-            return _dp_sgd_from_json(rest)
-        case "gaussian":
-            return Gaussian(**rest)
-        case "laplace":
-            return Laplace(**rest)
-        case "discrete_gaussian":
-            return DiscreteGaussian(**rest)
-        case "randomized_response":
-            return RandomizedResponse(**rest)
-        case "approximate_dp":
-            return ApproximateDp(**rest)
-        case "zcdp":
-            return Zcdp(**rest)
+            return _dp_sgd_from_json(fields)
         case "compose":
-            return Composed(parts=tuple(from_json(p) for p in data["parts"]))
+            return Composed(parts=tuple(from_json(part) for part in fields["parts"]))
         case "repeat":
-            return Repeated(of=from_json(data["of"]), times=data["times"])
-        case _:
+            return Repeated(of=from_json(fields["of"]), times=fields["times"])
+        case kind if kind in _FLAT_TYPES:
+            return _FLAT_TYPES[kind](**fields)
+        case kind:
             raise InvalidInput(f"Unknown mechanism type {kind!r}.", pointer="/type")
 
 
@@ -349,6 +338,14 @@ _NOISE_TYPES: Final = {
     Gaussian: "gaussian",
     Laplace: "laplace",
     DiscreteGaussian: "discrete_gaussian",
+}
+_FLAT_TYPES: Final = {
+    "gaussian": Gaussian,
+    "laplace": Laplace,
+    "discrete_gaussian": DiscreteGaussian,
+    "randomized_response": RandomizedResponse,
+    "approximate_dp": ApproximateDp,
+    "zcdp": Zcdp,
 }
 
 
