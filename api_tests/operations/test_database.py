@@ -8,7 +8,8 @@ from sqlalchemy.exc import DBAPIError
 
 from service.db.migrations.run import at_head, migrate
 from service.db.session import after_commit
-from service.db.tables import Base, ComplianceCheck
+from service.db.tables import ApiKey, Base, ComplianceCheck
+from service.operations.keys import create_first_key
 
 
 def test_the_migrations_make_exactly_the_tables_that_the_code_describes(database):
@@ -46,10 +47,22 @@ def test_an_append_only_table_refuses_change(database, verb):
 
 def test_what_follows_a_commit_does_not_follow_a_rollback(database):
     rung: list[str] = []
-    with pytest.raises(ZeroDivisionError), database.write() as session:
+    with database.write(keep=False) as session:
         after_commit(session, lambda: rung.append("lost"))
-        raise ZeroDivisionError
     with database.write() as session:
         after_commit(session, lambda: rung.append("kept"))
         assert rung == []
     assert rung == ["kept"]
+
+
+def test_an_error_inside_a_transaction_stores_nothing(database):
+    def fail_half_way():
+        with database.write() as session:
+            create_first_key(session)
+            session.flush()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    with database.read() as session:
+        assert session.query(ApiKey).count() == 0
