@@ -137,7 +137,10 @@ def _certified_epsilon(
     for direction in composition.tight:
         if not composition.has_zcdp:
             above = certified_epsilon(
-                composition.upper_parts(direction), delta=delta, unnoised=composition.unnoised
+                composition.upper_parts(direction),
+                delta=delta,
+                unnoised=composition.unnoised,
+                known=lower,
             )
             if above.interval.upper >= upper:
                 upper, method = above.interval.upper, above.method

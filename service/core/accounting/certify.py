@@ -45,13 +45,15 @@ class Certified:
     method: str
 
 
-def certified_epsilon(parts: Sequence[Part], *, delta: float, unnoised: float = 0.0) -> Certified:
+def certified_epsilon(parts: Sequence[Part], *, delta: float, unnoised: float = 0.0, known: float = 0.0) -> Certified:
     """The certified interval of ε(δ) for one direction of a composition.
 
     Args:
         parts: pairs with counts, none twice.
         delta: in (0, 1).
         unnoised: further P-mass at L = ∞, independent of the parts.
+        known: a lower bound of what is asked from another direction; below it, a coarse
+            answer is enough.
     """
     infinite = 1 - (1 - infinite_mass(parts)) * (1 - unnoised)
     if infinite > delta * (1 + 1e-12):
@@ -64,7 +66,7 @@ def certified_epsilon(parts: Sequence[Part], *, delta: float, unnoised: float = 
         return Certified(invert(profile, delta=delta, guess=guess(delta)), "closed form")
     if infinite >= delta:
         return Certified(Interval(0.0, math.inf), "mass at infinite loss")
-    return _numeric_epsilon(parts, delta=delta, infinite=infinite)
+    return _numeric_epsilon(parts, delta=delta, infinite=infinite, known=known)
 
 
 def certified_delta(parts: Sequence[Part], *, epsilon: float, unnoised: float = 0.0) -> Certified:
@@ -116,12 +118,14 @@ def _nothing(_: float, /) -> Interval:
     return Interval(0.0, 0.0)
 
 
-def _numeric_epsilon(parts: Sequence[Part], *, delta: float, infinite: float) -> Certified:
+def _numeric_epsilon(parts: Sequence[Part], *, delta: float, infinite: float, known: float) -> Certified:
     finite_delta = delta - infinite
     thinned = _thinned(parts, delta=finite_delta)
     surplus = _surplus(thinned)
     tilt = tilt_for_delta(thinned, delta=finite_delta - surplus)
     upper = min(tilt.chernoff_epsilon((finite_delta - surplus) * (1 - 1e-12)), _pure(parts))
+    if upper <= known:
+        return Certified(Interval(0.0, upper), "chernoff")
     bounds = Interval(min(_one_part_epsilon(parts, delta=delta), upper), upper)
     method = "chernoff"
     for name, build in _numeric_methods(

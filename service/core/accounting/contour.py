@@ -40,10 +40,10 @@ from service.core.interval import Interval
 
 _UNIT: Final = 2.0**-53
 _ALIASING_GOAL: Final = 1e-12
-_TRUNCATION_GOAL: Final = 1e-9
+# Errors of truncation relative to δ that are asked for, and the frequencies spent on them.
+_TRUNCATION_LADDER: Final = ((1e-10, 1 << 10), (1e-8, 1 << 13), (1e-6, 1 << 14), (1e-4, 1 << 16))
 _QUADRATURE_GOAL: Final = 1e-14
 _MAX_WORK: Final = 60_000_000
-_MAX_FREQUENCIES: Final = 1 << 16
 _DECAY_RATIO: Final = 1.3
 _DECAY_STEPS: Final = 48
 
@@ -107,7 +107,7 @@ def contour_profile(parts: Sequence[Part], *, tilt: Tilt) -> ContourProfile:
     }
     tail = _TruncationBound(parts, {pair: decay(c) for pair, c in cells.items()}, step=step)
     lead = tilt.moment - tilt.theta * tilt.epsilon - tilt.log_delta
-    last, truncation = _truncation(tail, tilt=tilt, goal=math.log(_TRUNCATION_GOAL) - lead)
+    last, truncation = _truncation(tail, tilt=tilt, lead=lead)
     frequencies = step * np.arange(math.ceil(last / step) + 1)
     moment, log_transform, error = 0.0, np.zeros(len(frequencies), np.complex128), 0.0
     for pair, count in parts:
@@ -196,18 +196,21 @@ class _TruncationBound:
         return total / math.pi
 
 
-def _truncation(tail: _TruncationBound, *, tilt: Tilt, goal: float) -> tuple[float, float]:
-    """T and the bound of what lies beyond, relative to e^{K − θε}."""
-    limit = tail.step * _MAX_FREQUENCIES
-    variance = tilt.variance + 1e-300
-    last = math.sqrt(2 * max(-goal, 4.0) / variance)
-    last = min(max(last, 8 * tail.step), limit)
+def _truncation(tail: _TruncationBound, *, tilt: Tilt, lead: float) -> tuple[float, float]:
+    """T and the bound of what lies beyond, relative to e^{K − θε}.
+
+    ``lead`` is log(e^{K − θε}/δ): how much larger the terms are than their sum.
+    """
+    last = math.sqrt(2 * (23 + max(lead, 0.0)) / (tilt.variance + 1e-300))
+    last = min(max(last, 8 * tail.step), tail.step * _TRUNCATION_LADDER[0][1])
     bound = tail.beyond(last)
-    for _ in range(40):
-        if math.log(max(bound, 1e-300)) <= goal or last >= limit:
+    for share, frequencies in _TRUNCATION_LADDER:
+        goal, limit = math.log(share) - lead, tail.step * frequencies
+        while math.log(max(bound, 1e-300)) > goal and last < limit:
+            last = min(last * 1.25, limit)
+            bound = tail.beyond(last)
+        if math.log(max(bound, 1e-300)) <= goal:
             break
-        last = min(last * 1.25, limit)
-        bound = tail.beyond(last)
     return last, bound
 
 

@@ -83,7 +83,11 @@ class PoissonPair:
 
     def hit_share(self, z: Floats) -> Floats:
         """r(z) = f′(z) σ: the posterior probability that the record was sampled."""
-        return np.exp(math.log(self.sampling_rate) + self._exponent(z) - self.log_mixture(z))
+        return np.exp(np.maximum(self.log_hit_share(z), -700.0))
+
+    def log_hit_share(self, z: Floats) -> Floats:
+        """log r(z), which r itself underflows for small σ."""
+        return math.log(self.sampling_rate) + self._exponent(z) - self.log_mixture(z)
 
     def _exponent(self, z: Floats) -> Floats:
         return z * self.shift - 0.5 * self.shift**2

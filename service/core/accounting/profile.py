@@ -41,7 +41,7 @@ def invert(profile: Profile, *, delta: float, guess: float) -> Interval:
     estimate = _root(profile, delta=delta, guess=guess, ceiling_at_zero=at_zero.lower > delta)
     upper = _certified_upper(profile, delta=delta, start=estimate)
     lower = _certified_lower(profile, delta=delta, start=min(estimate, upper))
-    return Interval(min(lower, upper), upper)
+    return Interval(float(min(lower, upper)), float(upper))
 
 
 def _middle(profile: Profile, epsilon: float) -> float:

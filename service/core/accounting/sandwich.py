@@ -31,7 +31,8 @@ from service.core.errors import NotCertified
 from service.core.interval import Interval
 
 _UNIT: Final = 2.0**-53
-_MAX_GRID: Final = 1 << 20
+_LEAST_GRID: Final = 1 << 14
+_MAX_GRID: Final = 1 << 18
 _WIDTH_GOAL: Final = 3e-4
 _ALIASING_GOAL: Final = 1e-10
 _LEAST_LOG: Final = -46.0
@@ -91,7 +92,7 @@ def _grid(parts: Sequence[Part], *, tilt: Tilt) -> _Grid:
     theta, steps = tilt.theta, sum(n for p, n in parts if isinstance(p, PoissonPair))
     tail = max(math.exp(tilt.log_delta) * 1e-7 / steps, 1e-300)
     # Rounding to the grid adds about h²/8 of variance a step: (θ+1) n h²/8 in ε.
-    spacing = min(math.sqrt(8 * _WIDTH_GOAL / (steps * (theta + 1))), 0.02)
+    wanted = min(math.sqrt(8 * _WIDTH_GOAL / (steps * (theta + 1))), 0.02)
     log_goal = tilt.log_delta + math.log(_ALIASING_GOAL)
     period = 0.0
     for side in (tilt.thetas < theta * 0.99, tilt.thetas > theta * 1.01):
@@ -103,13 +104,13 @@ def _grid(parts: Sequence[Part], *, tilt: Tilt) -> _Grid:
         if isinstance(pair, PoissonPair):
             low, high = loss_span(pair, tail=tail)
             single = max(single, high - low)
-            full += count * (high - low + 6 * spacing)
+            full += count * (high - low + 6 * wanted)
         else:
             full += 20 * math.sqrt(pair.mu_squared * count)
-    period = max(min(1.1 * period, 1.01 * full), 64 * spacing)
-    # A coarser grid than asked for is still certified, only wider.
-    spacing = max(spacing, period / _MAX_GRID, single / _MAX_GRID)
-    size = 2 ** math.ceil(math.log2(period / spacing))
+    period = min(1.1 * period, 1.01 * full)
+    # A coarser grid than wanted is still certified, only wider.
+    spacing = max(min(wanted, period / _LEAST_GRID), period / _MAX_GRID, single / _MAX_GRID)
+    size = 2 ** math.ceil(math.log2(max(period / spacing, _LEAST_GRID)))
     return _Grid(spacing, min(size, _MAX_GRID), tail)
 
 

@@ -3,7 +3,7 @@
 The tilted law of one step has the density p(z) = φ(z) e^{g(z)} / M in noise space, with
 g = log(dP′/dN₀) + θL. On cells of width d its logarithm is enclosed by Taylor's formula
 
-    log p(z) ∈ log p(m) ± (|(log p)′(m)| d/2 + C d²/8),   m the middle, C ≥ |(log p)″|,
+    log p(z) ∈ log p(m) + (log p)′(m)(z − m) ± C d²/8,   m the middle, C ≥ |(log p)″|,
 
 with C from f″ = r(1−r)/σ² ≤ 1/(4σ²) and (log χ)″ ∈ [−1/w², 0]. Everything below needs no
 more than that enclosure (docs/accounting.md, "Contour").
@@ -32,7 +32,6 @@ class TiltedCells:
     width: float
     edges: Floats
     log_density: Floats
-    slack: Floats
     slope: Floats
     curvature: float
 
@@ -42,14 +41,21 @@ class TiltedCells:
         return 0.5 * (self.edges[1:] + self.edges[:-1])
 
     @property
-    def least_masses(self) -> Floats:
-        """Lower bounds of the cells' masses."""
-        return np.exp(self.log_density - self.slack) * self.width
+    def bend(self) -> float:
+        """C d²/8, what the second derivative can add to the logarithm inside a cell."""
+        return self.curvature * self.width**2 / 8
 
     @property
-    def greatest_masses(self) -> Floats:
-        """Upper bounds of the cells' masses."""
-        return np.exp(np.minimum(self.log_density + self.slack, 700.0)) * self.width
+    def log_masses(self) -> Floats:
+        """log of each cell's mass as if log p were linear in it; true to ± ``bend``."""
+        return self.log_density + _log_sinhc(self.slope * self.width / 2) + math.log(self.width)
+
+
+def _log_sinhc(x: Floats) -> Floats:
+    """log(sinh x / x), the integral of a tilted uniform law."""
+    x = np.abs(x)
+    safe = np.maximum(x, 1e-3)
+    return np.where(x < 1e-3, x * x / 6, safe + np.log(-np.expm1(-2 * safe) / (2 * safe)))
 
 
 def tilted_cells(pair: PoissonPair, *, theta: float, moment: float) -> TiltedCells:
@@ -61,13 +67,12 @@ def tilted_cells(pair: PoissonPair, *, theta: float, moment: float) -> TiltedCel
     curvature = 1 + (2 * theta + 1) * pair.shift**2 / 4
     if math.isfinite(pair.cut):
         curvature += CUT_WIDTH**-2
-    width = max(min(0.05, 0.5 / math.sqrt(curvature)), (high - low) / _MAX_CELLS)
+    width = max(min(0.05, 0.25 / math.sqrt(curvature)), (high - low) / _MAX_CELLS)
     edges = low + width * np.arange(math.ceil((high - low) / width) + 1)
     middle = 0.5 * (edges[1:] + edges[:-1])
     log_density = pair.log_tilted(middle, theta=theta) - 0.5 * middle**2 - _LOG_SQRT_2PI - moment
     slope = _log_slope(pair, middle, theta=theta)
-    slack = np.abs(slope) * width / 2 + curvature * width**2 / 8
-    return TiltedCells(pair, theta, width, edges, log_density, slack, slope, curvature)
+    return TiltedCells(pair, theta, width, edges, log_density, slope, curvature)
 
 
 def _log_slope(pair: PoissonPair, z: Floats, *, theta: float) -> Floats:
@@ -102,9 +107,9 @@ def strip_integral(cells: TiltedCells, *, height: float, frequency: float) -> fl
     turn = _argument(pair, cells.edges[1:], height_of_u)
     if pair.direction == "replace":
         turn = turn + _argument(pair, -cells.edges[:-1], height_of_u)
-    exponent = cells.log_density + cells.slack + frequency * turn
+    exponent = cells.log_masses + cells.bend + frequency * turn
     top = float(exponent.max())
-    return factor + top + math.log(float(np.exp(exponent - top).sum()) * cells.width)
+    return factor + top + math.log(float(np.exp(exponent - top).sum()))
 
 
 def _argument(pair: PoissonPair, x: Floats, height_of_u: float) -> Floats:
@@ -159,7 +164,7 @@ def decay(cells: TiltedCells) -> Decay:
     """
     pair = cells.pair
     loss = pair.loss(cells.edges)
-    masses = cells.least_masses
+    masses = np.exp(cells.log_masses - cells.bend)
     if pair.direction == "add":
         loss, masses = loss[::-1], masses[::-1]
     centre = float(masses @ loss[:-1]) / max(float(masses.sum()), 1e-300)
@@ -171,25 +176,29 @@ def _integration_by_parts(cells: TiltedCells) -> tuple[NDArray[np.float64], NDAr
     """For each cell, leaving out all cells before it: their mass, and Var of the rest."""
     pair, z, d = cells.pair, cells.middles, cells.width
     m = pair.shift
-    share = pair.hit_share(z)
+    share, log_speed = pair.hit_share(z), math.log(m) + pair.log_hit_share(z)
     # log L′ = log(m r), or log(m (r(z) + r(−z))): slope and bend at most m and 2m².
     if pair.direction == "replace":
         other = pair.hit_share(-z)
-        speed = m * (share + other)
+        log_speed = np.logaddexp(log_speed, math.log(m) + pair.log_hit_share(-z))
         bend = m * (share * (1 - share) - other * (1 - other)) / (share + other)
     else:
-        speed, bend = m * share, m * (1 - share)
+        bend = m * (1 - share)
     curvature = cells.curvature + 2 * m * m
-    slope = np.abs(cells.slope - bend)
-    top = cells.log_density - np.log(speed) + slope * d / 2 + curvature * d * d / 8
-    top = np.exp(np.minimum(top, 700.0))
-    change = top * (slope + curvature * d / 2) * d
+    slope, bow = cells.slope - bend, curvature * d * d / 8
+    log_middle = cells.log_density - log_speed
+    top = np.exp(np.minimum(log_middle + np.abs(slope) * d / 2 + bow, 700.0))
+    # ∫ |F′| = ∫ F |(log F)′| over each cell.
+    log_integral = log_middle + _log_sinhc(slope * d / 2) + bow + math.log(d)
+    change = np.exp(np.minimum(log_integral, 700.0)) * (np.abs(slope) + curvature * d / 2)
     order = np.argsort(np.abs(z) if pair.direction == "replace" else z, kind="stable")
-    mass, change, top = cells.greatest_masses[order], change[order], top[order]
-    excluded = np.concatenate(([0.0], np.cumsum(mass)[:-1]))
+    kept = np.cumsum(np.exp(cells.log_masses - cells.bend)[order][::-1])[::-1]
+    change, top = change[order], top[order]
     edge = 2 * top if pair.direction == "replace" else top
-    ends = 2 * float(top[-1])  # monotone beyond the window, down to zero on either side
-    # Only the side that is kept to the left needs the left end, which the order puts first.
-    ends += float(top[0]) if pair.direction != "replace" else 0.0
+    # Beyond the window the density is monotone: it adds its end on either side that is kept.
+    ends = np.full(len(top), float(top[-1]))
+    if pair.direction == "replace":
+        ends += float(top[-2])
+    ends[0] += float(top[0])
     variation = np.cumsum(change[::-1])[::-1] + edge + ends
-    return excluded, variation
+    return np.maximum(1 - kept, 0.0), variation

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.core.accounting.pairs import Part, cumulants, real_log_moment
+from service.core.accounting.poisson_pair import PoissonPair
 
 _RATIOS: Final = (0.2, 0.4, 0.6, 0.8, 1.25, 1.6, 2.5, 5.0)
 _LOG_TILT: Final = (-14.0, 16.0)
 # K is summed to 1e-15 relative; in bounds that are far from tight it gets this much more.
 _MOMENT_SLACK: Final = 1e-9
+_MAX_NODES: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def _search(parts: Sequence[Part], gap: Callable[[_Saddle], float]) -> Tilt:
         seen[log_theta] = saddle
         return saddle
 
-    position, low, high = _start(parts), _LOG_TILT[0], _LOG_TILT[1]
+    position, low, high = _start(parts), _LOG_TILT[0], min(_LOG_TILT[1], _largest_tilt(parts))
+    ceiling = high
     step = 1.0
     found_low = found_high = False
     for _ in range(40):
@@ -114,9 +117,9 @@ def _search(parts: Sequence[Part], gap: Callable[[_Saddle], float]) -> Tilt:
         else:
             position = position + step if value > 0 else position - step
             step *= 1.5
-        if not _LOG_TILT[0] <= position <= _LOG_TILT[1] or high - low < 1e-3:
+        if not _LOG_TILT[0] <= position <= ceiling or high - low < 1e-3:
             break
-    while seen[_nearest(seen, position)].epsilon < 0 and position < _LOG_TILT[1]:
+    while seen[_nearest(seen, position)].epsilon < 0 and position < ceiling:
         position += 0.3
         at(position)
     return _tilt(parts, seen, chosen=seen[_nearest(seen, position)])
@@ -126,9 +129,21 @@ def _nearest(seen: dict[float, _Saddle], position: float) -> float:
     return min(seen, key=lambda x: abs(x - position))
 
 
+def _largest_tilt(parts: Sequence[Part]) -> float:
+    """log of the largest θ whose noise window still has a bearable number of nodes."""
+    widths = [
+        _MAX_NODES * pair.noise_multiplier * min(0.35, 0.4 * pair.noise_multiplier) / 2
+        for pair, _ in parts
+        if isinstance(pair, PoissonPair)
+    ]
+    return math.log(min(widths, default=math.inf))
+
+
 def _start(parts: Sequence[Part]) -> float:
-    variance = cumulants(parts, 1.0)[2]
-    return math.log(min(max(5 / math.sqrt(max(variance, 1e-12)), 0.02), 1e5))
+    ceiling = _largest_tilt(parts) - 1
+    variance = cumulants(parts, math.exp(min(0.0, ceiling)))[2]
+    start = math.log(min(max(5 / math.sqrt(max(variance, 1e-12)), 0.02), 1e5))
+    return min(start, ceiling)
 
 
 def _tilt(parts: Sequence[Part], seen: dict[float, _Saddle], *, chosen: _Saddle) -> Tilt:
