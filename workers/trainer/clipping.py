@@ -72,6 +72,9 @@ def per_sample(model: nn.Module) -> GradSampleModule:
             pointer="/training/model",
             code="UNSUPPORTED",
         )
+    # Opacus unfolds activations as if they were contiguous: with channels_last it gives gradients
+    # of other images.
+    model.to(memory_format=torch.contiguous_format)
     return GradSampleModule(model, loss_reduction="sum", strict=True)
 
 
@@ -94,6 +97,7 @@ def clipped_sum(
     total = torch.zeros(dimension, dtype=torch.float64, device=inputs.device)
     clipped = nonfinite = 0
     norm_total = loss_total = 0.0
+    inputs = inputs.contiguous()
     size = max(1, min(_MICRO_BATCH_RECORDS, _MICRO_BATCH_FLOATS // dimension))
     for start in range(0, len(inputs), size):
         chunk = slice(start, start + size)
