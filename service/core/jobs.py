@@ -115,6 +115,9 @@ MODELS: Final[Mapping[str, Mapping[str, ModelOption]]] = MappingProxyType(
                 "layers": ModelOption(default=1, minimum=0, maximum=8),
             }
         ),
+        "hog_linear": MappingProxyType(
+            {"orientations": ModelOption(default=8, minimum=4, maximum=16)}
+        ),
         "small_resnet": MappingProxyType(
             {
                 "width": ModelOption(default=16, minimum=4, maximum=128),
@@ -391,14 +394,20 @@ _PRESETS: Final[Mapping[tuple[str, str], _Preset]] = MappingProxyType(
         ("digits", "mlp"): _Preset(
             sampling_rate=0.5, steps=100, learning_rate=1.0, momentum=0.9, max_grad_norm=0.5
         ),
+        ("digits", "hog_linear"): _Preset(
+            sampling_rate=0.5, steps=100, learning_rate=1.0, momentum=0.9, max_grad_norm=0.5
+        ),
         ("digits", "small_resnet"): _Preset(
-            sampling_rate=0.5, steps=100, learning_rate=1.0, momentum=0.9, max_grad_norm=1.0
+            sampling_rate=0.5, steps=100, learning_rate=1.0, momentum=0.9, max_grad_norm=0.5
         ),
         ("mnist5k", "mlp"): _Preset(
-            sampling_rate=0.5, steps=100, learning_rate=2.0, momentum=0.9, max_grad_norm=1.0
+            sampling_rate=0.25, steps=100, learning_rate=2.0, momentum=0.9, max_grad_norm=0.5
+        ),
+        ("mnist5k", "hog_linear"): _Preset(
+            sampling_rate=0.25, steps=100, learning_rate=2.0, momentum=0.9, max_grad_norm=0.5
         ),
         ("mnist5k", "small_resnet"): _Preset(
-            sampling_rate=0.25, steps=100, learning_rate=1.0, momentum=0.9, max_grad_norm=1.0
+            sampling_rate=0.25, steps=100, learning_rate=1.0, momentum=0.9, max_grad_norm=0.5
         ),
     }
 )
