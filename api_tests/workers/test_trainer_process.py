@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from scipy import stats
 
-from api_tests.workers.scripted_peer import digits_spec
+from api_tests.workers.scripted_peer import TrainerProcess, digits_spec
 from service.core.datasets import builtin_dataset
 from service.core.events import Segment, StepwiseDpSgd, poisson
 from workers.trainer import datasets
@@ -54,18 +54,17 @@ SEALED_FIELDS = {
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
-    from api_tests.workers.scripted_peer import TrainerProcess  # noqa: PLC0415
-
     trainer = TrainerProcess(tmp_path_factory.mktemp("run"), digits_spec(mechanism=SCHEDULE))
-    trainer.result = trainer.serve()
-    trainer.status, trainer.errors = trainer.finish()
-    yield trainer
-    trainer.close()
+    try:
+        trainer.serve()
+        assert trainer.finish() == (0, "")  # the status, and nothing on stderr
+        yield trainer
+    finally:
+        trainer.close()
 
 
-def test_a_whole_run_ends_well_and_says_nothing_on_stderr(whole_run):
-    assert whole_run.result["type"] == "result"
-    assert (whole_run.status, whole_run.errors) == (0, "")
+def test_a_whole_run_ends_with_its_result(whole_run):
+    assert [m["type"] for m in whole_run.messages].index("result") == len(whole_run.messages) - 1
 
 
 def test_ready_comes_first_with_public_facts(whole_run):
@@ -89,7 +88,7 @@ def test_the_records_are_contiguous_and_equal_to_the_schedule(whole_run):
         assert record["sampler"] == "poisson"
         assert record["max_grad_norm"] == 0.5
         assert record["expected_batch_size"] == 143.7
-        assert datetime.fromisoformat(record["at"]).utcoffset().total_seconds() == 0
+        assert datetime.fromisoformat(record["at"]).utcoffset() == timedelta(0)
 
 
 def test_every_step_is_leased_before_and_stored_right_after(whole_run):
@@ -128,11 +127,11 @@ def test_nothing_outside_the_records_depends_on_the_data(whole_run):
     }
     for message in whole_run.messages[1:]:
         assert set(message) == allowed[message["type"]]
-    assert set(whole_run.result["metrics"]) == {"test_accuracy"}
+    assert set(whole_run.messages[-1]["metrics"]) == {"test_accuracy"}
 
 
 def test_the_model_has_clean_names_and_the_accuracy_that_was_told(whole_run):
-    (artifact,) = whole_run.result["artifacts"]
+    (artifact,) = whole_run.messages[-1]["artifacts"]
     path = whole_run.workdir / "artifacts" / artifact["name"]
     content = path.read_bytes()
     assert artifact == {
@@ -150,7 +149,7 @@ def test_the_model_has_clean_names_and_the_accuracy_that_was_told(whole_run):
     images, labels = datasets.to_tensors(split.test, split.facts)
     with torch.no_grad():
         accuracy = (model(images).argmax(1) == labels).double().mean()
-    assert whole_run.result["metrics"]["test_accuracy"] == pytest.approx(float(accuracy))
+    assert whole_run.messages[-1]["metrics"]["test_accuracy"] == pytest.approx(float(accuracy))
     assert accuracy > 0.3  # thirty noisy steps already learn something
 
 
@@ -249,7 +248,7 @@ def test_the_end_of_the_input_ends_the_process_at_once(start_trainer):
     trainer = start_trainer(digits_spec(mechanism=LONG, lease_steps=4096))
     trainer.grant(trainer.receive_until("lease"))
     trainer.receive_until("progress")
-    trainer.process.stdin.close()
+    trainer.input.close()
     assert trainer.process.wait(timeout=20) == 3
     assert trainer.of_type("steps") == []
 
@@ -270,6 +269,8 @@ def test_the_trainer_dies_with_a_killed_parent_though_its_input_stays_open(tmp_p
         stderr=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     ) as middle:
+        assert middle.stdout
+        assert middle.stderr
         os.close(replies)
         middle.stderr.readline()
         while json.loads(middle.stdout.readline())["type"] != "lease":
