@@ -22,6 +22,7 @@ from service.core.errors import InvalidInput, NotCertified
 from service.core.events import (
     Composed,
     EpochDpSgd,
+    Event,
     Gaussian,
     Repeated,
     StepwiseDpSgd,
@@ -125,7 +126,7 @@ def a_run(log=None, **changes):
     return dataclasses.replace(base, **changes)
 
 
-def stated(event=PLAN, **changes):
+def stated(event: Event = PLAN, **changes):
     return dataclasses.replace(Evidence(subject="parameters", declared=event), **changes)
 
 
@@ -227,7 +228,7 @@ def test_R4_a_shuffled_run_claimed_at_the_epsilon_of_poisson_is_refuted_with_the
 def test_R20_what_cannot_be_certified_is_undetermined():
     for refusal in (NotCertified("too small"), InvalidInput("no bound", pointer="/neighboring")):
 
-        def refuses(_event, refusal=refusal, **_options):
+        def refuses(_event, *, refusal=refusal, **_options):
             raise refusal
 
         report = check(a_claim(), a_run(), epsilon_of=refuses)
@@ -453,11 +454,7 @@ def test_weaker_steps_leave_the_cap_of_the_dataset_undecided_not_false():
 def test_R20_a_log_that_is_not_whole_is_undetermined_and_comes_first(change):
     run = a_run()
     assert run.log is not None
-    broken = (
-        a_run(log=dataclasses.replace(run.log, **change))
-        if False
-        else dataclasses.replace(run, log=dataclasses.replace(run.log, **change))
-    )
+    broken = dataclasses.replace(run, log=dataclasses.replace(run.log, **change))
     for epsilon in (100.0, 0.001):
         report = judge(a_claim(epsilon), broken)
         assert report.verdict == "undetermined"

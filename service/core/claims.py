@@ -271,6 +271,6 @@ class Report:
 class EpsilonOf(Protocol):
     """Certified ε of an event; raises NotCertified or InvalidInput where there is none."""
 
-    def __call__(self, event: Event, *, delta: float, neighboring: Neighboring) -> Interval:
+    def __call__(self, event: Event, /, *, delta: float, neighboring: Neighboring) -> Interval:
         """The interval that holds the true ε."""
         ...
