@@ -17,6 +17,7 @@ def test_a_fresh_database_is_empty_and_durable(postgres_url):  # noqa: F811
     engine = sqlalchemy.create_engine(postgres_url)
     with engine.connect() as connection:
         assert sqlalchemy.inspect(connection).get_table_names() == []
+        assert connection.scalar(sqlalchemy.text("SHOW server_encoding")) == "UTF8"
         assert connection.scalar(sqlalchemy.text("SHOW fsync")) == "on"
         assert connection.scalar(sqlalchemy.text("SHOW synchronous_commit")) == "on"
     engine.dispose()
