@@ -1,4 +1,4 @@
-"""Start a program that dies with its supervisor: ``python -I lifeline.py PID PROGRAM…``.
+"""Start a program that dies with its supervisor: ``python lifeline.py PID PROGRAM…``.
 
 The supervisor puts this file before every program it starts. It asks the kernel to send
 SIGKILL to this process when its parent ends, then becomes the program by exec, which keeps

@@ -117,7 +117,7 @@ class Supervisor:
             raise SupervisionFailed(f"{program.name} failed. {self._last_words(program)}")
 
     def _start(self, child: _Child) -> subprocess.Popen[bytes]:
-        shim = (sys.executable, "-I", lifeline.__file__, str(os.getpid()))
+        shim = (sys.executable, "-I", "-S", lifeline.__file__, str(os.getpid()))
         with self._open_log(child.program) as log:
             child.process = subprocess.Popen(  # noqa: S603 - our own programs, no shell
                 [*shim, *child.program.command],
