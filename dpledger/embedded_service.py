@@ -6,24 +6,32 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from dpledger.errors import ClientError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where the service is, and the key of its administrator."""
+    """Where the service and its data are, and the key of its administrator."""
 
     url: str
     api_key: str
+    data_dir: Path
+
+
+_UP: Final = (sys.executable, "-m", "dpledger", "up")
 
 
 @contextlib.contextmanager
-def embedded_service() -> Iterator[Address]:
+def embedded_service(command: Sequence[str] = _UP) -> Iterator[Address]:
     """Start ``dpledger up`` on a free port with a fresh data directory, and remove both.
+
+    Args:
+        command: What is started in place of it.
 
     Raises:
         ClientError: It did not start, did not stop cleanly, or left a process running.
@@ -31,23 +39,21 @@ def embedded_service() -> Iterator[Address]:
     with tempfile.TemporaryDirectory(prefix="dpledger-demo-") as name:
         data_dir = Path(name).resolve() / "data"
         up = subprocess.Popen(  # noqa: S603 - our own program
-            [*_UP, "--port", "0", "--data-dir", str(data_dir)],
+            [*command, "--port", "0", "--data-dir", str(data_dir)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
         )
         try:
             url = _read_url(up)
-            yield Address(url=url, api_key=(data_dir / "admin-key").read_text().strip())
+            api_key = (data_dir / "admin-key").read_text().strip()
+            yield Address(url=url, api_key=api_key, data_dir=data_dir)
         finally:
             up.send_signal(signal.SIGTERM)
             up.communicate()
         left = _running_on(data_dir)
         if up.returncode or left:
             raise ClientError(f"dpledger up ended with {up.returncode}; still running: {left}")
-
-
-_UP = (sys.executable, "-m", "dpledger", "up")
 
 
 def _read_url(up: subprocess.Popen[str]) -> str:

@@ -55,7 +55,8 @@ class Stub:
             "POST /v1/compliance-checks": {"verdict": self.judge(claim)},
             "POST /v1/accounting/epsilon": {"epsilon": self.epsilon},
         }
-        return 200, canned[f"{method} {path.split('?', maxsplit=1)[0]}"]
+        nothing = {"data": [], "has_more": False}
+        return 200, canned.get(f"{method} {path.split('?', maxsplit=1)[0]}", nothing)
 
     def judge(self, claim: Mapping[str, Any]) -> str:
         if claim["epsilon"] >= self.epsilon["upper"]:

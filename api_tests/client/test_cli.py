@@ -84,6 +84,44 @@ def test_the_exit_status_of_check_is_the_verdict(run, stub, epsilon, code):
     assert claim["privacy_unit"] == "patient"
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("datasets create d --epsilon 8 --delta 1e-5 --source digits", "POST /v1/datasets"),
+        ("datasets ls", "GET /v1/datasets"),
+        ("datasets show ds_1", "GET /v1/datasets/ds_1"),
+        ("datasets budget ds_1", "GET /v1/datasets/ds_1/budget"),
+        ("jobs submit ds_1 --target-epsilon 3", "POST /v1/training-jobs"),
+        ("jobs submit ds_1 --target-epsilon 3 --wait", "GET /v1/training-jobs/job_1/wait"),
+        ("jobs show job_1", "GET /v1/training-jobs/job_1"),
+        ("jobs logs job_1", "GET /v1/training-jobs/job_1/logs"),
+        ("jobs cancel job_1", "POST /v1/training-jobs/job_1/cancel"),
+        ("calc delta --noise-multiplier 1 --epsilon 1 --steps 9", "POST /v1/accounting/delta"),
+        (
+            "calc noise-multiplier --target-epsilon 1 --steps 9",
+            "POST /v1/accounting/noise-multiplier",
+        ),
+        ("calc steps --noise-multiplier 1 --target-epsilon 1", "POST /v1/accounting/steps"),
+        (
+            "bounds separation --noise-multiplier 1 --updates-per-epoch 9",
+            "POST /v1/bounds/separation",
+        ),
+        ("bounds minimum-noise --updates-per-epoch 9", "POST /v1/bounds/minimum-noise"),
+        ("keys create k --scope jobs:read", "POST /v1/api-keys"),
+        ("keys ls", "GET /v1/api-keys"),
+    ],
+)
+def test_each_verb_asks_for_what_it_says(run, stub, words, asked):
+    answer = run(*words.split())
+    assert answer.exit_code == 0, answer.output
+    method, path, _ = stub.requests[-1]
+    assert f"{method} {path.partition('?')[0]}" == asked
+
+
+def test_the_version_is_the_packages(run):
+    assert json.loads(run("version", "--json").stdout) == {"version": run("version").stdout.strip()}
+
+
 def test_json_output_is_the_services_own(run, stub):
     assert json.loads(run("jobs", "ls", "--json").stdout) == stub.job
 

@@ -140,3 +140,49 @@ def test_a_wait_ends_with_the_final_state_and_not_before():
 
 def test_a_wait_with_a_limit_returns_the_job_as_it_is_then():
     assert Service(ok(state="running")).client().wait("job_1", timeout_s=0)["state"] == "running"
+
+
+MECHANISM = {"type": "gaussian", "noise_multiplier": 4.0, "count": 10}
+
+
+@pytest.mark.parametrize(
+    ("call", "asked", "body"),
+    [
+        (lambda c: c.meta(), "GET /v1/meta", None),
+        (lambda c: c.dataset("ds_1"), "GET /v1/datasets/ds_1", None),
+        (lambda c: list(c.budget_entries("ds_1")), "GET /v1/datasets/ds_1/budget/entries", None),
+        (
+            lambda c: c.reserve(["ds_1"], mechanism=MECHANISM, expires_in_s=60),
+            "POST /v1/reservations",
+            {"dataset_ids": ["ds_1"], "mechanism": MECHANISM, "expires_in_s": 60},
+        ),
+        (lambda c: c.reservation("res_1"), "GET /v1/reservations/res_1", None),
+        (lambda c: c.lease("res_1", steps=5), "POST /v1/reservations/res_1/lease", {"steps": 5}),
+        (
+            lambda c: c.heartbeat("res_1", fencing_token=7),
+            "POST /v1/reservations/res_1/heartbeat",
+            {"fencing_token": 7},
+        ),
+        (
+            lambda c: c.settle("res_1", fencing_token=7, executed={"mechanism": MECHANISM}),
+            "POST /v1/reservations/res_1/settle",
+            {"fencing_token": 7, "executed": {"mechanism": MECHANISM}},
+        ),
+        (lambda c: c.noise_log("job_1"), "GET /v1/training-jobs/job_1/noise-log", None),
+        (lambda c: c.artifacts("job_1"), "GET /v1/training-jobs/job_1/artifacts", None),
+        (lambda c: c.rotate_api_key("key_1"), "POST /v1/api-keys/key_1/rotate", {}),
+        (lambda c: c.delete_api_key("key_1"), "DELETE /v1/api-keys/key_1", None),
+    ],
+)
+def test_each_method_sends_what_the_contract_says(call, asked, body):
+    service = Service(ok(data=[], has_more=False))
+    call(service.client())
+    (request,) = service.seen
+    assert f"{request.method} {request.url.path}" == asked
+    assert (json.loads(request.content) if request.content else None) == body
+
+
+def test_an_artifact_is_saved_byte_by_byte(tmp_path):
+    service = Service(httpx2.Response(200, content=b"\x00\xff"))
+    saved = service.client().download("job_1", "model.safetensors", to=tmp_path / "m")
+    assert saved.read_bytes() == b"\x00\xff"

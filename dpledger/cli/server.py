@@ -1,7 +1,6 @@
 """``up``, ``demo`` and ``version``. The service is imported only by the verb that runs it."""
 
 import contextlib
-import importlib.metadata
 import os
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 from dpledger.cli.console import FAILED, ApiKey, AsJson, Url, connect, output, print_json
 from dpledger.demo import run_demo
 from dpledger.embedded_service import Address, embedded_service
+from service import __version__
 
 
 def up(
@@ -54,8 +54,7 @@ def demo(
 
 def version(*, as_json: AsJson = False) -> None:
     """Print the version."""
-    number = importlib.metadata.version("dpledger")
     if as_json:
-        print_json({"version": number})
+        print_json({"version": __version__})
     else:
-        output().print(number)
+        output().print(__version__)
