@@ -1,10 +1,14 @@
-"""``dpledger calc`` and ``dpledger bounds``: certified numbers about a mechanism."""
+"""``dpledger calc`` and ``dpledger bounds``: certified numbers about a mechanism.
+
+``calc`` computes on this machine, unless ``--url`` or ``DPLEDGER_URL`` names a service.
+"""
 
 from typing import Annotated, Any
 
 import typer
 
 from dpledger.cli.console import ApiKey, AsJson, Url, connect, make_app, show
+from dpledger.transport import Json
 
 calc = make_app("Certified accounting of DP-SGD.")
 bounds = make_app("What no analysis of a sampler can promise.")
@@ -46,10 +50,9 @@ def epsilon(
         updates_per_epoch=updates_per_epoch,
         epochs=epochs,
     )
-    with connect(url, api_key) as client:
-        answer = client.account(
-            "epsilon", mechanism=mechanism, delta=delta, neighboring=neighboring
-        )
+    answer = _account(
+        url, api_key, "epsilon", mechanism=mechanism, delta=delta, neighboring=neighboring
+    )
     show(answer, as_json=as_json)
 
 
@@ -77,10 +80,9 @@ def delta_of(
         updates_per_epoch=updates_per_epoch,
         epochs=epochs,
     )
-    with connect(url, api_key) as client:
-        answer = client.account(
-            "delta", mechanism=mechanism, epsilon=epsilon, neighboring=neighboring
-        )
+    answer = _account(
+        url, api_key, "delta", mechanism=mechanism, epsilon=epsilon, neighboring=neighboring
+    )
     show(answer, as_json=as_json)
 
 
@@ -107,14 +109,15 @@ def noise_multiplier_for(
         updates_per_epoch=updates_per_epoch,
         epochs=epochs,
     )
-    with connect(url, api_key) as client:
-        answer = client.account(
-            "noise-multiplier",
-            mechanism=mechanism,
-            target_epsilon=target_epsilon,
-            delta=delta,
-            neighboring=neighboring,
-        )
+    answer = _account(
+        url,
+        api_key,
+        "noise-multiplier",
+        mechanism=mechanism,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        neighboring=neighboring,
+    )
     show(answer, as_json=as_json)
 
 
@@ -135,14 +138,15 @@ def steps_for(
     mechanism = _dp_sgd(
         sampler=sampler, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate
     )
-    with connect(url, api_key) as client:
-        answer = client.account(
-            "steps",
-            mechanism=mechanism,
-            target_epsilon=target_epsilon,
-            delta=delta,
-            neighboring=neighboring,
-        )
+    answer = _account(
+        url,
+        api_key,
+        "steps",
+        mechanism=mechanism,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        neighboring=neighboring,
+    )
     show(answer, as_json=as_json)
 
 
@@ -194,6 +198,15 @@ def minimum_noise(
             **({} if max_kappa is None else {"max_kappa": max_kappa}),
         )
     show(answer, as_json=as_json)
+
+
+def _account(url: str | None, api_key: str | None, what: str, **body: Any) -> Json:
+    if not url:
+        from dpledger import offline  # noqa: PLC0415 - scipy, which no other verb needs
+
+        return offline.account(what, **body)
+    with connect(url, api_key) as client:
+        return client.account(what, **body)
 
 
 def _dp_sgd(**fields: Any) -> dict[str, Any]:
