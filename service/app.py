@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from service import __version__
 from service.api import (
+    accounting,
     datasets,
     health,
     keys,
@@ -78,7 +79,7 @@ def serve_with(parts: Parts) -> FastAPI:
     )
     app.state.parts = parts
     problems.install(app)
-    for module in (health, keys, datasets, reservations, problem_pages):
+    for module in (health, keys, datasets, reservations, accounting, problem_pages):
         app.include_router(module.router)
     openapi.install(app)
     app.add_middleware(
