@@ -1,6 +1,7 @@
 """The gateway's composition root: settings in, parts made, routes mounted."""
 
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ import structlog
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, keys, limits, openapi, problem_pages, problems
+from service.api import health, keys, limits, openapi, problem_pages, problems, training_jobs
 from service.api.deps import Parts
 from service.calculator import Calculator
 from service.db.session import Database
@@ -67,8 +68,9 @@ def serve_with(parts: Parts) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
+    app.state.stopping = threading.Event()  # set when the server begins to stop: ends streams
     problems.install(app)
-    for module in (health, keys, problem_pages):
+    for module in (health, keys, training_jobs, problem_pages):
         app.include_router(module.router)
     openapi.install(app)
     app.add_middleware(
