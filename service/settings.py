@@ -25,6 +25,9 @@ class Settings(BaseSettings):
         default=["localhost", "127.0.0.1", "[::1]", "testserver"],
         description="Host headers that the gateway answers to; ['*'] for any.",
     )
+    allowed_sources: list[str] = Field(
+        default=[], description="Prefixes of data addresses that datasets may name."
+    )
     max_body_bytes: int = Field(default=16 * 2**20, gt=0, description="Largest request body.")
     request_threads: int = Field(default=40, gt=0, le=500, description="Requests served at once.")
     calculation_processes: int = Field(

@@ -199,7 +199,7 @@ class Reservation(Owned, Base):
 
 
 class HoldingRow(Base):
-    """What one reservation holds on one account: reserved, and posted so far."""
+    """What one reservation holds on one account, leased of it, and posted so far."""
 
     __tablename__ = "holdings"
 
@@ -207,7 +207,10 @@ class HoldingRow(Base):
     account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
     reserved: Mapped[Vector]
     pending: Mapped[Vector]
+    leased: Mapped[Vector]
     posted: Mapped[Vector]
+
+    account: Mapped[Account] = relationship(lazy="joined")
 
 
 class LeaseGrant(Base):

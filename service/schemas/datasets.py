@@ -4,7 +4,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from service.core.events import Neighboring
 from service.schemas.base import Wire
@@ -60,7 +60,7 @@ _EXAMPLE: dict[str, Any] = {
 class DatasetCreate(Wire):
     """Personal data that gets a budget; the data itself stays where it is."""
 
-    model_config = {"json_schema_extra": {"examples": [_EXAMPLE]}}
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     privacy_unit: Annotated[

@@ -1,0 +1,83 @@
+"""Budget arithmetic in whole numbers: terms, prices, balances and reservations (R7–R14).
+
+Nothing here reads a clock, a database or an output of a mechanism: amounts in, amounts out.
+"""
+
+from service.core.ledger.amounts import (
+    MAX_AMOUNT,
+    UNIT,
+    Amounts,
+    add,
+    is_nothing,
+    largest,
+    largest_sum,
+    nothing_of,
+    subtract,
+    to_decimal,
+)
+from service.core.ledger.balance import (
+    Balance,
+    Entry,
+    EntryKind,
+    Holding,
+    Refusal,
+    admits,
+    apply,
+    fits,
+    is_overdrawn,
+    lease,
+    opening_balance,
+    refusal,
+    release,
+    reserve,
+    settle,
+    suggest,
+)
+from service.core.ledger.pricing import price, price_range
+from service.core.ledger.terms import (
+    DEFAULT_ORDERS,
+    AccountTerms,
+    Composition,
+    caps,
+    default_terms,
+    planned_terms,
+    spent_epsilon,
+)
+
+__all__ = [
+    "DEFAULT_ORDERS",
+    "MAX_AMOUNT",
+    "UNIT",
+    "AccountTerms",
+    "Amounts",
+    "Balance",
+    "Composition",
+    "Entry",
+    "EntryKind",
+    "Holding",
+    "Refusal",
+    "add",
+    "admits",
+    "apply",
+    "caps",
+    "default_terms",
+    "fits",
+    "is_nothing",
+    "is_overdrawn",
+    "largest",
+    "largest_sum",
+    "lease",
+    "nothing_of",
+    "opening_balance",
+    "planned_terms",
+    "price",
+    "price_range",
+    "refusal",
+    "release",
+    "reserve",
+    "settle",
+    "spent_epsilon",
+    "subtract",
+    "suggest",
+    "to_decimal",
+]
