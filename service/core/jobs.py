@@ -111,7 +111,7 @@ MODELS: Final[Mapping[str, Mapping[str, ModelOption]]] = MappingProxyType(
     {
         "mlp": MappingProxyType(
             {
-                "hidden": ModelOption(default=64, minimum=1, maximum=4096),
+                "hidden": ModelOption(default=32, minimum=1, maximum=4096),
                 "layers": ModelOption(default=1, minimum=0, maximum=8),
             }
         ),
@@ -389,7 +389,7 @@ class _Preset:
 _PRESETS: Final[Mapping[tuple[str, str], _Preset]] = MappingProxyType(
     {
         ("digits", "mlp"): _Preset(
-            sampling_rate=0.5, steps=100, learning_rate=0.5, momentum=0.9, max_grad_norm=1.0
+            sampling_rate=0.5, steps=100, learning_rate=1.0, momentum=0.9, max_grad_norm=0.5
         ),
         ("digits", "small_resnet"): _Preset(
             sampling_rate=0.5, steps=100, learning_rate=1.0, momentum=0.9, max_grad_norm=1.0
