@@ -139,7 +139,7 @@ def _writer(sink: io.BytesIO, schema: pa.Schema) -> pq.ParquetWriter:
         sink,
         schema,
         compression="zstd",
-        use_dictionary=[name for name in _DICTIONARY if name in schema.names],
+        use_dictionary=[n for n in _DICTIONARY if n in schema.names],  # pyright: ignore[reportArgumentType] - its stub is too narrow
         column_encoding={name: way for name, way in _DELTA.items() if name in schema.names},
         store_schema=False,
     )
