@@ -8,10 +8,21 @@ from datetime import UTC, datetime
 
 import anyio.to_thread
 import structlog
+import structlog.tracebacks
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, keys, limits, openapi, problem_pages, problems, training_jobs
+from service.api import (
+    datasets,
+    health,
+    keys,
+    limits,
+    openapi,
+    problem_pages,
+    problems,
+    reservations,
+    training_jobs,
+)
 from service.api.deps import Parts
 from service.calculator import Calculator
 from service.db.session import Database
@@ -70,7 +81,7 @@ def serve_with(parts: Parts) -> FastAPI:
     app.state.parts = parts
     app.state.stopping = threading.Event()  # set when the server begins to stop: ends streams
     problems.install(app)
-    for module in (health, keys, training_jobs, problem_pages):
+    for module in (health, keys, datasets, reservations, training_jobs, problem_pages):
         app.include_router(module.router)
     openapi.install(app)
     app.add_middleware(
@@ -88,7 +99,10 @@ def configure_logging(level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            # Never the values of variables: they may be what is protected.
+            structlog.processors.ExceptionRenderer(
+                structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+            ),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(

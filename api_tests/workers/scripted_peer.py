@@ -40,10 +40,15 @@ class TrainerProcess:
             stderr=subprocess.PIPE,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
+        assert self.process.stdin
+        assert self.process.stdout
+        assert self.process.stderr
+        self.input, self.output = self.process.stdin, self.process.stdout
+        self.error_output = self.process.stderr
         self.messages = []
 
     def receive(self):
-        line = self.process.stdout.readline()
+        line = self.output.readline()
         if not line:
             return None
         message = json.loads(line)
@@ -57,8 +62,8 @@ class TrainerProcess:
         raise AssertionError(f"the trainer ended without {types}: {self.messages[-3:]}")
 
     def send(self, **reply):
-        self.process.stdin.write(json.dumps(reply).encode() + b"\n")
-        self.process.stdin.flush()
+        self.input.write(json.dumps(reply).encode() + b"\n")
+        self.input.flush()
 
     def grant(self, lease, steps=None):
         first = lease["first_step"]
@@ -90,12 +95,12 @@ class TrainerProcess:
         """Read to the end; the exit status and what stood on stderr."""
         while self.receive() is not None:
             pass
-        self.process.stdin.close()
+        self.input.close()
         status = self.process.wait(timeout=60)
-        return status, self.process.stderr.read().decode()
+        return status, self.error_output.read().decode()
 
     def close(self):
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for pipe in (self.input, self.output, self.error_output):
             pipe.close()
         self.process.kill()
         self.process.wait()

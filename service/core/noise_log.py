@@ -99,7 +99,7 @@ def parse(lines: Sequence[Any]) -> tuple[Upload, ...]:
 
     Raises:
         InvalidInput: with a pointer such as ``/17/noise_multiplier`` (lines count from 0);
-            codes WRONG_TYPE, UNKNOWN_FIELD, REQUIRED, OUT_OF_RANGE, INCONSISTENT.
+            codes WRONG_TYPE, UNKNOWN_FIELD, MISSING_FIELD, OUT_OF_RANGE, INCONSISTENT.
     """
     return tuple(_upload(line, pointer=f"/{i}") for i, line in enumerate(lines))
 
@@ -261,7 +261,7 @@ def _record(data: Mapping[str, Any], *, pointer: str) -> StepRecord:
     for name in needed:
         if name not in given:
             raise InvalidInput(
-                "This field is required.", pointer=f"{pointer}/{name}", code="REQUIRED"
+                "This field is required.", pointer=f"{pointer}/{name}", code="MISSING_FIELD"
             )
     _check_ranges(given, pointer=pointer)
     values: dict[str, Any] = {

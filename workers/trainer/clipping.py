@@ -74,7 +74,7 @@ def per_sample(model: nn.Module) -> GradSampleModule:
         )
     # Opacus unfolds activations as if they were contiguous: with channels_last it gives gradients
     # of other images.
-    model.to(memory_format=torch.contiguous_format)
+    model.to(memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]
     return GradSampleModule(model, loss_reduction="sum", strict=True)
 
 

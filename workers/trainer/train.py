@@ -223,13 +223,17 @@ def _test_accuracy(run: _Run) -> float:
 def _save_model(run: _Run, folder: Path) -> dict[str, Any]:
     """Write the weights under the model's own names, as data and never as pickle."""
     weights = {name: value.cpu().contiguous() for name, value in run.network.state_dict().items()}
-    described = {
-        "model": run.spec.model,
-        "model_options": json.dumps(dict(run.spec.model_options), sort_keys=True),
-        "dataset_source": run.spec.dataset_source,
-        "total_steps": str(run.spec.total_steps),
-    }
-    content = save(weights, metadata=described)
+    # One key: the format keeps several in no fixed order, and equal models shall be equal bytes.
+    described = json.dumps(
+        {
+            "model": run.spec.model,
+            "model_options": dict(run.spec.model_options),
+            "dataset_source": run.spec.dataset_source,
+            "total_steps": run.spec.total_steps,
+        },
+        sort_keys=True,
+    )
+    content = save(weights, metadata={"dpledger": described})
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{MODEL_FILE}.part"
     unfinished.write_bytes(content)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from service.core.datasets import BuiltinDataset
+from workers.trainer.models.hog import hog_linear
 from workers.trainer.models.mlp import mlp
 from workers.trainer.models.residual import small_resnet
 
@@ -24,6 +25,12 @@ def build(model: str, *, options: Mapping[str, int], dataset: BuiltinDataset) ->
                 classes=dataset.classes,
                 hidden=options["hidden"],
                 layers=options["layers"],
+            )
+        case "hog_linear":
+            return hog_linear(
+                side=dataset.image_shape[0],
+                classes=dataset.classes,
+                orientations=options["orientations"],
             )
         case "small_resnet":
             return small_resnet(
