@@ -4,12 +4,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from sqlalchemy import select
+
 from service.core.credentials import SCOPES, Principal
 from service.db.session import Database
 from service.db.tables import Account, Dataset, Job, LeaseGrant, Reservation
 from service.operations import accounts, datasets, job_plans, jobs
 from service.schemas.jobs import TrainingJobCreate
-from sqlalchemy import select
 
 OWNER = Principal(key_id="key_owner", tenant_id="default", scopes=frozenset(SCOPES))
 STRANGER = Principal(key_id="key_stranger", tenant_id="other", scopes=frozenset(SCOPES))
@@ -109,7 +110,9 @@ def reservation_of(database: Database, job_id: str) -> Reservation:
 def balance(database: Database, dataset_id: str) -> tuple[list[Any], list[Any]]:
     """(posted, pending) of the dataset's account."""
     with database.read() as session:
-        row = session.scalars(select(Account).where(Account.dataset_id == dataset_id)).unique().one()
+        row = (
+            session.scalars(select(Account).where(Account.dataset_id == dataset_id)).unique().one()
+        )
         return list(row.posted), list(row.pending)
 
 
@@ -134,5 +137,7 @@ def price(database: Database, dataset_id: str, steps: int) -> list[Any]:
         steps=steps,
     )
     with database.read() as session:
-        row = session.scalars(select(Account).where(Account.dataset_id == dataset_id)).unique().one()
+        row = (
+            session.scalars(select(Account).where(Account.dataset_id == dataset_id)).unique().one()
+        )
         return list(ledger.price(event, accounts.terms_of(row)))

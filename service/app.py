@@ -15,6 +15,8 @@ from fastapi import FastAPI
 from service import __version__
 from service.api import (
     accounting,
+    bounds,
+    checks,
     datasets,
     health,
     keys,
@@ -31,6 +33,7 @@ from service.db.session import Database
 from service.objects import FolderStore
 from service.operations.jobs import mark_dispatched
 from service.queue import CeleryQueue, celery_app
+from service.sealing import FileSealer
 from service.settings import Settings
 
 _ROUTES: Final = (
@@ -39,6 +42,8 @@ _ROUTES: Final = (
     datasets,
     reservations,
     accounting,
+    bounds,
+    checks,
     training_jobs,
     problem_pages,
 )
@@ -62,6 +67,7 @@ def make_parts(settings: Settings) -> Parts:
         database=database,
         queue=CeleryQueue(celery_app(settings.broker_url), published=published),
         objects=FolderStore(settings.data_dir / "objects"),
+        sealer=FileSealer(settings.data_dir / "sealed-log.key"),
         calculator=Calculator(
             processes=settings.calculation_processes, timeout_s=settings.calculation_timeout_s
         ),

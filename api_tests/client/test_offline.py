@@ -20,7 +20,17 @@ def calc(*words):
 
 def test_epsilon_contains_the_known_value():
     answer = calc(
-        *"epsilon --noise-multiplier 1.1 --sampling-rate 0.01 --steps 3000 --delta 1e-5".split()
+        *[
+            "epsilon",
+            "--noise-multiplier",
+            "1.1",
+            "--sampling-rate",
+            "0.01",
+            "--steps",
+            "3000",
+            "--delta",
+            "1e-5",
+        ]
     )
     assert answer["epsilon"]["lower"] <= 2.6755 + 5e-5
     assert answer["epsilon"]["upper"] >= 2.6755 - 5e-5
@@ -40,7 +50,9 @@ def test_delta_at_the_upper_epsilon_is_within_the_given_delta():
 
 
 def test_noise_and_steps_keep_to_their_target():
-    noise = calc(*"noise-multiplier --target-epsilon 3 --sampling-rate 0.01 --steps 300".split())
+    noise = calc(
+        *["noise-multiplier", "--target-epsilon", "3", "--sampling-rate", "0.01", "--steps", "300"]
+    )
     assert noise["achieved"]["epsilon"]["upper"] <= 3
     words = f"--noise-multiplier {noise['noise_multiplier']} --sampling-rate 0.01"
     steps = calc("steps", "--target-epsilon", "3", *words.split())

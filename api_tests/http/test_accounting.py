@@ -110,7 +110,7 @@ def test_one_more_step_than_the_answer_misses_the_target(api):
             "UNKNOWN_FIELD",
         ),
         (
-            b'{"mechanism": {"type": "gaussian", "noise_multiplier": 1e-400}, "delta": 1e-5, "accountant": "none"}',
+            b'{"mechanism": {"type": "gaussian", "noise_multiplier": 1.0}, "delta": 1e-5, "accountant": ""}',
             422,
             "OUT_OF_RANGE",
         ),

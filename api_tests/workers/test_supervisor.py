@@ -266,9 +266,7 @@ def test_a_worker_that_is_to_stop_ends_its_job_within_five_seconds(
     os.close(write)
 
 
-def test_a_job_that_was_taken_away_is_stopped_and_left_alone(
-    worker, database, dataset, tmp_path
-):
+def test_a_job_that_was_taken_away_is_stopped_and_left_alone(worker, database, dataset, tmp_path):
     job_id = queued_job(database, dataset)
     thread = in_background(worker("deaf"), job_id)
     wait_until(lambda: granted_steps(database, job_id) >= LEASE_STEPS)

@@ -13,8 +13,14 @@ from service.core import accounting
 from service.core.errors import InvalidInput
 from service.core.events import DpSgd, Event, Neighboring, StepwiseDpSgd, poisson
 from service.core.interval import Interval
-from service.core.jobs import Defaults, Optimizer, TrainingSpec, default_lease_steps, defaults_for
-from service.core.jobs import trainable
+from service.core.jobs import (
+    Defaults,
+    Optimizer,
+    TrainingSpec,
+    default_lease_steps,
+    defaults_for,
+    trainable,
+)
 from service.db.tables import Dataset
 from service.schemas import base
 from service.schemas.jobs import (
@@ -90,13 +96,10 @@ def plan(body: TrainingJobCreate, *, dataset: Facts, calculator: Calculator) -> 
         body, preset, delta=delta, neighboring=neighboring, calculator=calculator
     )
     spec = _spec(body, preset, dataset=dataset, mechanism=mechanism, neighboring=neighboring)
-    epsilon = calculator.run(epsilon_of, spec.mechanism, delta=delta, neighboring=neighboring)
+    epsilon = calculator.run(
+        accounting.epsilon_interval, spec.mechanism, delta=delta, neighboring=neighboring
+    )
     return Plan(spec=spec, request=_shown(body, spec, delta=delta, epsilon=epsilon))
-
-
-def epsilon_of(event: Event, *, delta: float, neighboring: Neighboring) -> Interval:
-    """The certified ε of ``event``; a module-level function, so that a process can run it."""
-    return accounting.epsilon(event, delta=delta, neighboring=neighboring).epsilon
 
 
 def _mechanism(

@@ -15,11 +15,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.core import replay
+from service.core.chunks import runs_of
 from service.core.credentials import Principal
 from service.core.errors import NotFound
 from service.core.events import Event
 from service.core.jobs import TERMINAL, JobState, check_move
-from service.core.noise_log import StepRecord
 from service.db.tables import Job, JobEvent, NoiseChunk, Reservation
 from service.operations import reservations
 
@@ -106,7 +106,7 @@ def last_chunk(session: Session, job_id: str) -> NoiseChunk | None:
 
 def executed_so_far(session: Session, job: Job) -> Event | None:
     """The event of the steps in the job's log; None if it has none."""
-    runs = [_run(summary) for chunk in chunks_of(session, job.id) for summary in chunk.summary]
+    runs = [run for chunk in chunks_of(session, job.id) for run in runs_of(chunk.summary)]
     return replay.replay(runs) if runs else None
 
 
@@ -141,10 +141,3 @@ def _settle(session: Session, job: Job, executed: Event | None) -> None:
         fencing_token=reservation.fencing_token if reservation.leased_steps else None,
         executed=executed,
     )
-
-
-def _run(summary: Mapping[str, Any]) -> replay.Run:
-    fields = dict(summary)
-    steps = fields.pop("steps")
-    record = StepRecord(**fields)
-    return replay.Run(first_step=record.step, steps=steps, record=record)
