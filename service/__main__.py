@@ -1,0 +1,80 @@
+"""``python -m service serve | migrate | bootstrap``: the gateway's own verbs."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from sqlalchemy import func, select
+
+from service.app import configure_logging, make_app
+from service.db.migrations.run import migrate
+from service.db.session import Database
+from service.db.tables import ApiKey
+from service.operations.keys import create_first_key
+from service.settings import Settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb."""
+    parser = argparse.ArgumentParser(prog="python -m service", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    serve = verbs.add_parser("serve", help="answer HTTP requests")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8000)
+    verbs.add_parser("migrate", help="bring the database to this version's tables")
+    verbs.add_parser("bootstrap", help="make the first key, once, in <data_dir>/admin-key")
+    options = parser.parse_args(arguments)
+    settings = Settings()
+    configure_logging(settings.log_level)
+    if options.verb == "serve":
+        return _serve(settings, host=options.host, port=options.port)
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database = Database(settings.database_url, pool_size=2)
+    try:
+        if options.verb == "migrate":
+            migrate(database)
+        else:
+            bootstrap(database, key_file=settings.data_dir / "admin-key")
+    finally:
+        database.close()
+    return 0
+
+
+def bootstrap(database: Database, *, key_file: Path) -> None:
+    """Create the administrator's key if the installation has no key at all.
+
+    The file is written before the key is committed: a crash between the two leaves a file
+    with a key that does not work and is replaced at the next start, never a lost key.
+    """
+    with database.write() as session:
+        if session.scalar(select(func.count()).select_from(ApiKey)):
+            return
+        fresh = create_first_key(session)
+        beside = key_file.with_suffix(".new")
+        beside.unlink(missing_ok=True)
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(fresh.token + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(key_file)
+
+
+def _serve(settings: Settings, *, host: str, port: int) -> int:
+    uvicorn.run(
+        make_app(settings),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=3,
+        server_header=False,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The gateway's composition root: settings in, parts made, routes mounted."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import anyio.to_thread
+import structlog
+import structlog.tracebacks
+from fastapi import FastAPI
+
+from service import __version__
+from service.api import (
+    datasets,
+    health,
+    keys,
+    limits,
+    openapi,
+    problem_pages,
+    problems,
+    reservations,
+)
+from service.api.deps import Parts
+from service.calculator import Calculator
+from service.db.session import Database
+from service.objects import FolderStore
+from service.operations.jobs import mark_dispatched
+from service.queue import CeleryQueue, celery_app
+from service.settings import Settings
+
+
+def make_app(settings: Settings) -> FastAPI:
+    """The gateway that these settings describe."""
+    return serve_with(make_parts(settings))
+
+
+def make_parts(settings: Settings) -> Parts:
+    """The real parts; tests hand their own to ``serve_with``."""
+    database = Database(settings.database_url, pool_size=settings.request_threads + 5)
+
+    def published(job_id: str) -> None:
+        with database.write() as session:
+            mark_dispatched(session, job_id=job_id, now=datetime.now(UTC))
+
+    return Parts(
+        settings=settings,
+        database=database,
+        queue=CeleryQueue(celery_app(settings.broker_url), published=published),
+        objects=FolderStore(settings.data_dir / "objects"),
+        calculator=Calculator(
+            processes=settings.calculation_processes, timeout_s=settings.calculation_timeout_s
+        ),
+    )
+
+
+def serve_with(parts: Parts) -> FastAPI:
+    """The gateway over ``parts``, which it closes when it stops."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        # The pool of connections is larger than the number of threads, so no thread that
+        # holds one ever waits for another.
+        threads = anyio.to_thread.current_default_thread_limiter()
+        threads.total_tokens = parts.settings.request_threads
+        yield
+        parts.queue.close()
+        parts.calculator.close()
+        parts.database.close()
+
+    app = FastAPI(
+        title="dpledger",
+        version=__version__,
+        description="Budgets, certified accounting, training and audit for differential privacy.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.parts = parts
+    problems.install(app)
+    for module in (health, keys, datasets, reservations, problem_pages):
+        app.include_router(module.router)
+    openapi.install(app)
+    app.add_middleware(
+        limits.Limits,
+        max_body_bytes=parts.settings.max_body_bytes,
+        allowed_hosts=parts.settings.allowed_hosts,
+    )
+    return app
+
+
+def configure_logging(level: str) -> None:
+    """JSON lines on stderr; nothing of a request's body ever goes there."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            # Never the values of variables: they may be what is protected.
+            structlog.processors.ExceptionRenderer(
+                structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+            ),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.WriteLoggerFactory(),
+    )

@@ -1,0 +1,63 @@
+"""Slow calculations, away from the request threads: a bounded pool of processes."""
+
+import functools
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import ParamSpec, TypeVar
+
+from service.core.errors import NotCertified, Unavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Calculator:
+    """Runs pure functions in processes, each call within a time limit."""
+
+    def __init__(self, *, processes: int, timeout_s: float) -> None:
+        """Start nothing yet: the first slow question starts the first process."""
+        self._processes = processes
+        self._timeout_s = timeout_s
+        self._pool = self._new_pool()
+
+    def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The value of a pure, module-level function of picklable arguments.
+
+        Raises:
+            NotCertified: CALCULATION_TOO_LONG, no answer within the limit.
+            Unavailable: the process died (out of memory); the pool is made anew.
+        """
+        pool = self._pool
+        try:
+            future = pool.submit(functools.partial(function, *args, **kwargs))
+            return future.result(timeout=self._timeout_s)
+        except FutureTimeout as error:
+            self._replace(pool)
+            raise NotCertified(
+                f"The calculation took longer than {self._timeout_s:g} s.",
+                code="CALCULATION_TOO_LONG",
+            ) from error
+        except BrokenExecutor as error:
+            self._replace(pool)
+            raise Unavailable("The calculation was cut off; try again.") from error
+
+    def close(self) -> None:
+        """Stop all processes."""
+        _stop(self._pool)
+
+    def _replace(self, pool: ProcessPoolExecutor) -> None:
+        if self._pool is pool:  # another thread may have done so already
+            self._pool = self._new_pool()
+        _stop(pool)
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._processes, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _stop(pool: ProcessPoolExecutor) -> None:
+    running = list((pool._processes or {}).values())  # noqa: SLF001 - no public way to end a busy one
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in running:
+        process.kill()

@@ -1,0 +1,355 @@
+"""Reservations: reserve on all accounts or none, lease steps, settle, give back (R11–R13).
+
+Locks are taken in one order everywhere: the reservation first, then its accounts by id.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.core import ledger
+from service.core.credentials import Principal
+from service.core.errors import BudgetExceeded, Conflict
+from service.core.events import (
+    NOTHING,
+    DpSgd,
+    EpochDpSgd,
+    Event,
+    StepwiseDpSgd,
+    from_json,
+    to_json,
+)
+from service.db.ids import new_id
+from service.db.session import database_now
+from service.db.tables import Account, HoldingRow, LeaseGrant, Reservation
+from service.operations.accounts import (
+    balance_of,
+    lock_accounts,
+    lock_accounts_by_id,
+    post,
+    terms_of,
+)
+from service.operations.owned import get_owned
+
+_OPEN = ("pending", "leased")
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A lease grant together with the reservation that it belongs to."""
+
+    reservation: Reservation
+    grant: LeaseGrant
+
+    @property
+    def id(self) -> str:
+        """The reservation's id."""
+        return self.reservation.id
+
+    @property
+    def version(self) -> int:
+        """The reservation's version."""
+        return self.reservation.version
+
+
+def reserve(
+    session: Session,
+    principal: Principal,
+    *,
+    dataset_ids: Sequence[str],
+    event: Event,
+    expires_in_s: float | None,
+) -> Reservation:
+    """Hold the full price of ``event`` on every dataset's account, or on none.
+
+    Args:
+        expires_in_s: seconds until the reservation expires, put off by each lease and each
+            heartbeat; None if its owner (a job) has a lease of its own.
+
+    Raises:
+        BudgetExceeded: an account has not enough left, is overdrawn or closed; nothing changed.
+        NotFound: a dataset is unknown, or another tenant's.
+    """
+    accounts = lock_accounts(session, principal, dataset_ids=dataset_ids)
+    charges = {account.id: ledger.price(event, terms_of(account)) for account in accounts}
+    for account in accounts:
+        _check_room(account, event, charges[account.id])
+    now = database_now(session)
+    row = Reservation(
+        id=new_id("res"),
+        tenant_id=principal.tenant_id,
+        created_at=datetime.now(UTC),
+        created_by=principal.key_id,
+        version=1,
+        mechanism=to_json(event),
+        total_steps=_steps_of(event),
+        leased_steps=0,
+        state="pending",
+        fencing_token=0,
+        expires_in_s=expires_in_s,
+        expires_at=None if expires_in_s is None else now + timedelta(seconds=expires_in_s),
+        executed=None,
+        settled_at=None,
+    )
+    session.add(row)
+    session.flush()
+    for account in accounts:
+        holding, entry = ledger.reserve(charges[account.id])
+        row.holdings.append(_new_row(account, holding))
+        post(session, account, entry, reservation_id=row.id, event=event, by=principal.key_id)
+    session.flush()
+    return row
+
+
+def lease(session: Session, principal: Principal, *, reservation_id: str, steps: int) -> Granted:
+    """Hand out the next ``steps`` steps and post their full price at once (R12).
+
+    The new fencing token makes every older one useless.
+
+    Raises:
+        Conflict: RESERVATION_EXPIRED, ALREADY_SETTLED, LEASE_EXCEEDS_RESERVATION.
+    """
+    row = _lock_open(session, principal, reservation_id)
+    first, end = row.leased_steps, row.leased_steps + steps
+    if end > row.total_steps:
+        raise Conflict(
+            f"The reservation has {row.total_steps - first} steps left.",
+            code="LEASE_EXCEEDS_RESERVATION",
+            fields={"steps_left": row.total_steps - first},
+        )
+    event = from_json(row.mechanism)
+    for account, holding_row in _holdings(session, row):
+        charge = _price_of_range(event, terms_of(account), first=first, end=end)
+        holding, entry = ledger.lease(_holding(holding_row), charge)
+        _store(holding_row, holding)
+        post(session, account, entry, reservation_id=row.id, event=None, by=principal.key_id)
+    row.state = "leased"
+    row.leased_steps = end
+    row.fencing_token += 1
+    _put_off_expiry(session, row)
+    row.version += 1
+    grant = LeaseGrant(
+        reservation_id=row.id,
+        fencing_token=row.fencing_token,
+        first_step=first,
+        end_step=end,
+        created_at=datetime.now(UTC),
+    )
+    session.add(grant)
+    session.flush()
+    return Granted(row, grant)
+
+
+def heartbeat(
+    session: Session, principal: Principal, *, reservation_id: str, fencing_token: int
+) -> Granted:
+    """Put off the expiry of a lease.
+
+    Raises:
+        Conflict: LEASE_FENCED, another lease was given since; or the reservation has ended.
+    """
+    row = _lock_open(session, principal, reservation_id)
+    _check_token(row, fencing_token)
+    _put_off_expiry(session, row)
+    row.version += 1
+    return Granted(row, session.get_one(LeaseGrant, (row.id, fencing_token)))
+
+
+def settle(
+    session: Session,
+    principal: Principal,
+    *,
+    reservation_id: str,
+    fencing_token: int | None,
+    executed: Event | None,
+) -> Reservation:
+    """Close the reservation: post, per order, the larger of its leases and what ran.
+
+    Args:
+        fencing_token: of the newest lease; None if nothing was leased.
+        executed: what ran; None means exactly what was leased, or all of a mechanism that
+            has no steps to lease.
+
+    Raises:
+        Conflict: RESERVATION_EXPIRED, ALREADY_SETTLED, LEASE_FENCED.
+    """
+    row = _lock_open(session, principal, reservation_id)
+    if row.state == "leased":
+        _check_token(row, fencing_token)
+    event = from_json(row.mechanism)
+    if executed is None:
+        executed = NOTHING if row.state == "leased" or _has_steps(event) else event
+    for account, holding_row in _holdings(session, row):
+        logged = ledger.price(executed, terms_of(account))
+        holding, entry = ledger.settle(_holding(holding_row), logged)
+        _store(holding_row, holding)
+        post(session, account, entry, reservation_id=row.id, event=executed, by=principal.key_id)
+    _close(row, "settled")
+    row.executed = to_json(executed)
+    session.flush()
+    return row
+
+
+def release(session: Session, principal: Principal, *, reservation_id: str) -> Reservation:
+    """Give back what was never leased; what was leased stays posted.
+
+    Raises:
+        Conflict: the reservation has ended already.
+    """
+    row = _lock_open(session, principal, reservation_id)
+    _give_back(session, row, kind="release", by=principal.key_id)
+    _close(row, "settled" if row.leased_steps else "released")
+    session.flush()
+    return row
+
+
+def expire_overdue(session: Session, *, limit: int = 100) -> int:
+    """Expire reservations whose time has passed: leased steps stay charged (R12).
+
+    Returns:
+        How many expired.
+    """
+    overdue = (
+        select(Reservation)
+        .where(Reservation.state.in_(_OPEN), Reservation.expires_at < database_now(session))
+        .order_by(Reservation.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    rows = session.scalars(overdue).all()
+    for row in rows:
+        _give_back(session, row, kind="expire", by="sweeper")
+        _close(row, "expired")
+    return len(rows)
+
+
+def _check_room(account: Account, event: Event, charge: ledger.Amounts) -> None:
+    terms, balance = terms_of(account), balance_of(account)
+    caps = ledger.caps(terms)
+    place = {"dataset_id": account.dataset_id, "account_id": account.id}
+    if account.state != "open":
+        raise BudgetExceeded(
+            f"The budget of {account.dataset_id} is {account.state}.",
+            fields={**place, "state": account.state, "suggestions": []},
+        )
+    if ledger.admits(caps, balance, charge):
+        return
+    figures = ledger.refusal(terms, caps, balance, charge)
+    sigma, steps = ledger.suggest(event, caps, balance, terms)
+    suggestions = [("noise_multiplier", sigma), ("steps", steps)]
+    plain = {
+        name: None if value is None else format(value, "f")
+        for name, value in (
+            ("requested", figures.requested),
+            ("available", figures.available),
+            ("shortfall", figures.shortfall),
+        )
+    }
+    raise BudgetExceeded(
+        f"The budget of {account.dataset_id} has no room for this: it would pass the cap at "
+        "every order of the account. Nothing was charged.",
+        fields={
+            **place,
+            **plain,
+            "order": figures.order,
+            "suggestions": [{"change": n, "to": v} for n, v in suggestions if v is not None],
+        },
+    )
+
+
+def _lock_open(session: Session, principal: Principal, reservation_id: str) -> Reservation:
+    row = get_owned(session, principal, Reservation, reservation_id, lock=True)
+    overdue = row.expires_at is not None and row.expires_at <= database_now(session)
+    if row.state == "expired" or (row.state in _OPEN and overdue):
+        raise Conflict(
+            "The reservation has expired; what was leased stays charged.",
+            code="RESERVATION_EXPIRED",
+        )
+    if row.state not in _OPEN:
+        raise Conflict(
+            f"The reservation is {row.state} and does not change any more.", code="ALREADY_SETTLED"
+        )
+    return row
+
+
+def _check_token(row: Reservation, fencing_token: int | None) -> None:
+    if fencing_token != row.fencing_token:
+        raise Conflict(
+            "This fencing token is not the newest: another lease was given since.",
+            code="LEASE_FENCED",
+        )
+
+
+def _put_off_expiry(session: Session, row: Reservation) -> None:
+    if row.expires_in_s is not None:
+        row.expires_at = database_now(session) + timedelta(seconds=row.expires_in_s)
+
+
+def _give_back(
+    session: Session, row: Reservation, *, kind: Literal["release", "expire"], by: str
+) -> None:
+    for account, holding_row in _holdings(session, row):
+        holding, entry = ledger.release(_holding(holding_row), kind=kind)
+        _store(holding_row, holding)
+        post(session, account, entry, reservation_id=row.id, event=None, by=by)
+
+
+def _close(row: Reservation, state: str) -> None:
+    row.state = state
+    row.settled_at = datetime.now(UTC)
+    row.version += 1
+
+
+def _holdings(session: Session, row: Reservation) -> list[tuple[Account, HoldingRow]]:
+    by_account = {holding.account_id: holding for holding in row.holdings}
+    accounts = lock_accounts_by_id(session, list(by_account))
+    assert len(accounts) == len(by_account), "a holding without its account"
+    return [(account, by_account[account.id]) for account in accounts]
+
+
+def _holding(row: HoldingRow) -> ledger.Holding:
+    return ledger.Holding(
+        reserved=tuple(row.reserved),
+        pending=tuple(row.pending),
+        leased=tuple(row.leased),
+        posted=tuple(row.posted),
+    )
+
+
+def _store(row: HoldingRow, holding: ledger.Holding) -> None:
+    row.pending = list(holding.pending)
+    row.leased = list(holding.leased)
+    row.posted = list(holding.posted)
+
+
+def _new_row(account: Account, holding: ledger.Holding) -> HoldingRow:
+    return HoldingRow(
+        account_id=account.id,
+        account=account,
+        reserved=list(holding.reserved),
+        pending=list(holding.pending),
+        leased=list(holding.leased),
+        posted=list(holding.posted),
+    )
+
+
+def _has_steps(event: Event) -> bool:
+    return isinstance(event, StepwiseDpSgd | EpochDpSgd)
+
+
+def _steps_of(event: Event) -> int:
+    """Steps that can be leased one by one; anything but DP-SGD is leased whole, as one."""
+    return event.steps if isinstance(event, StepwiseDpSgd | EpochDpSgd) else 1
+
+
+def _price_of_range(
+    event: Event, terms: ledger.AccountTerms, *, first: int, end: int
+) -> ledger.Amounts:
+    if isinstance(event, StepwiseDpSgd | EpochDpSgd):
+        stepped: DpSgd = event
+        return ledger.price_range(stepped, terms, first=first, end=end)
+    return ledger.price(event, terms)
