@@ -220,15 +220,15 @@ def sealed_findings(evidence: Evidence, *, event: Event | None) -> tuple[Finding
         )
     sizes, rates, n = sealed.realized_batch_size, sealed.sampling_rate, evidence.record_count
     # Binomial draws are what Poisson sampling promises; other samplers promise other sizes.
-    if sizes is not None and rates is not None and n is not None and samplers(event) == {"poisson"}:
-        if len(sizes):
-            outcomes = batch_sizes(sizes, sampling_rate=rates, record_count=n)
-            found.append(_statistical(4, "sampler_as_claimed", outcomes))
+    poisson = samplers(event) == {"poisson"}
+    if poisson and sizes is not None and len(sizes) and rates is not None and n is not None:
+        outcomes = batch_sizes(sizes, sampling_rate=rates, record_count=n)
+        found.append(_statistical(4, "sampler_as_claimed", outcomes))
     norms, scale, d = sealed.noise_norm, sealed.noise_stddev, sealed.dimension
-    if norms is not None and scale is not None and d is not None and bool((scale > 0).all()):
-        if len(norms):
-            outcomes = noise_norms(norms, noise_stddev=scale, dimension=d)
-            found.append(_statistical(5, "noise_plausible", outcomes))
+    noised = scale is not None and bool((scale > 0).all())
+    if noised and norms is not None and len(norms) and scale is not None and d is not None:
+        outcomes = noise_norms(norms, noise_stddev=scale, dimension=d)
+        found.append(_statistical(5, "noise_plausible", outcomes))
     return tuple(found)
 
 
