@@ -1,9 +1,11 @@
 """The gateway's composition root: settings in, parts made, routes mounted."""
 
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Final
 
 import anyio.to_thread
 import structlog
@@ -12,6 +14,7 @@ from fastapi import FastAPI
 
 from service import __version__
 from service.api import (
+    accounting,
     datasets,
     health,
     keys,
@@ -20,6 +23,7 @@ from service.api import (
     problem_pages,
     problems,
     reservations,
+    training_jobs,
 )
 from service.api.deps import Parts
 from service.calculator import Calculator
@@ -28,6 +32,16 @@ from service.objects import FolderStore
 from service.operations.jobs import mark_dispatched
 from service.queue import CeleryQueue, celery_app
 from service.settings import Settings
+
+_ROUTES: Final = (
+    health,
+    keys,
+    datasets,
+    reservations,
+    accounting,
+    training_jobs,
+    problem_pages,
+)
 
 
 def make_app(settings: Settings) -> FastAPI:
@@ -77,8 +91,9 @@ def serve_with(parts: Parts) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
+    app.state.stopping = threading.Event()  # set when the server begins to stop: ends streams
     problems.install(app)
-    for module in (health, keys, datasets, reservations, problem_pages):
+    for module in _ROUTES:
         app.include_router(module.router)
     openapi.install(app)
     app.add_middleware(
