@@ -109,11 +109,6 @@ def test_one_more_step_than_the_answer_misses_the_target(api):
             422,
             "UNKNOWN_FIELD",
         ),
-        (
-            b'{"mechanism": {"type": "gaussian", "noise_multiplier": 1.0}, "delta": 1e-5, "accountant": ""}',
-            422,
-            "OUT_OF_RANGE",
-        ),
     ],
 )
 def test_bad_questions_are_clear_problems(api, raw, status, code):

@@ -79,9 +79,7 @@ def noise_multiplier(body: NoiseMultiplierRequest, caller: AnyKey) -> NoiseMulti
         accountant=body.accountant,
     )
     return NoiseMultiplierAnswer.from_core(
-        noise_multiplier=found.noise_multiplier,
-        achieved=found.achieved,
-        event=found.event,
+        found,
         request=body,
         elapsed_ms=_since(start),
     )
@@ -100,9 +98,7 @@ def steps(body: StepsRequest, caller: AnyKey) -> StepsAnswer:
         accountant=body.accountant,
     )
     return StepsAnswer.from_core(
-        steps=found.steps,
-        achieved=found.achieved,
-        event=found.event,
+        found,
         request=body,
         elapsed_ms=_since(start),
     )

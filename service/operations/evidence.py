@@ -4,9 +4,10 @@ Nothing is judged here: facts in, ``Evidence`` out. Sealed measures are read onl
 who holds ``audit:read`` and asks for them; the stored check is the record of that reading.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from itertools import pairwise
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,8 @@ from service.objects import ObjectStore
 from service.operations.job_states import chunks_of
 from service.operations.owned import get_owned
 from service.sealing import Sealer
+
+T = TypeVar("T", bound=np.generic)
 
 AUDIT_SCOPE: Final = "audit:read"
 _ENDINGS: Final[dict[str, Ending]] = {
@@ -174,9 +177,7 @@ def _read(
         expected = chunk.end_step
         found += summary
     steps = sum(run.steps for run in found)
-    contiguous = steps == expected and all(
-        a.end_step == b.first_step for a, b in zip(found, found[1:], strict=False)
-    )
+    contiguous = steps == expected and all(a.end_step == b.first_step for a, b in pairwise(found))
     facts = LogFacts(
         steps=steps,
         contiguous=contiguous,
@@ -253,9 +254,7 @@ def _sealed_rows(
     ]
 
 
-def _column(
-    rows: Sequence[dict[str, Any]], name: str, kind: Callable[..., Any]
-) -> NDArray[Any] | None:
+def _column(rows: Sequence[dict[str, Any]], name: str, kind: type[T]) -> NDArray[T] | None:
     values = [row.get(name) for row in rows]
     if not values or any(value is None for value in values):
         return None
