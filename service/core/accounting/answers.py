@@ -6,7 +6,7 @@ asked, and notices: what a careful reader would want to be told before using the
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from service.core.accounting.certify import Certified, certified_delta, certified_epsilon
 from service.core.accounting.composition import Composition, compose
@@ -17,7 +17,6 @@ from service.core.events import Event, Neighboring
 from service.core.interval import Interval
 
 Accountant = Literal["auto", "rdp", "prv", "pld", "gdp"]
-MAX_EPSILON: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,22 +115,21 @@ def noise_multiplier(
         return answer.epsilon
 
     def gap(log_factor: float) -> float:
-        upper = achieved(math.exp(log_factor)).upper
+        upper = achieved(min(math.exp(log_factor), ceiling)).upper
         if upper <= 0:
             return -math.inf
         return math.log(upper / target_epsilon) if upper < math.inf else math.inf
 
     factor = math.exp(_edge(gap, ceiling=math.log(ceiling)))
-    rounded = _round_up(factor)
-    while achieved(min(rounded, ceiling)).upper > target_epsilon:
+    rounded = min(_round_up(factor), ceiling)
+    while achieved(rounded).upper > target_epsilon:
         if rounded >= ceiling:
             raise InvalidInput(
                 f"No noise multiplier up to {MAX_NOISE_MULTIPLIER:g} reaches the target.",
                 pointer="/target_epsilon",
                 code="TARGET_UNREACHABLE",
             )
-        rounded = _round_up(rounded * (1 + 10.0**-_DIGITS))
-    rounded = min(rounded, ceiling)
+        rounded = min(_round_up(rounded * (1 + 10.0**-_DIGITS)), ceiling)
     return NoiseCalibration(
         noise_multiplier=rounded,
         achieved=achieved(rounded),

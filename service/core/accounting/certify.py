@@ -15,6 +15,7 @@ from typing import Final
 
 from service.core.accounting.closed_form import GaussianProfile, gaussian_epsilon_guess
 from service.core.accounting.contour import contour_profile
+from service.core.accounting.grouping import MAX_DISTINCT, grouped
 from service.core.accounting.pairs import (
     GaussianPair,
     LaplacePair,
@@ -23,7 +24,7 @@ from service.core.accounting.pairs import (
     infinite_mass,
 )
 from service.core.accounting.poisson_pair import PoissonPair
-from service.core.accounting.profile import MAX_EPSILON, Profile, invert
+from service.core.accounting.profile import Profile, invert
 from service.core.accounting.sandwich import sandwich_profile
 from service.core.accounting.single_step import SingleStepProfile
 from service.core.accounting.tilting import Tilt, tilt_for_delta, tilt_for_epsilon
@@ -34,7 +35,6 @@ from service.core.interval import Interval
 _SHARP_RELATIVE: Final = 1e-4
 _SHARP_ABSOLUTE: Final = 1e-6
 _DROPPED_SHARE: Final = 1e-9
-_FARTHEST_MU: Final = 1e5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,12 @@ def certified_epsilon(
         return Certified(invert(profile, delta=delta, guess=guess(delta)), "closed form")
     if infinite >= delta:
         return Certified(Interval(0.0, math.inf), "mass at infinite loss")
+    if len(parts) > MAX_DISTINCT:
+        lower, upper = (
+            certified_epsilon(grouped(parts, pessimistic=side), delta=delta, known=known)
+            for side in (False, True)
+        )
+        return _joined(lower, upper)
     return _numeric_epsilon(parts, delta=delta, infinite=infinite, known=known)
 
 
@@ -76,6 +82,11 @@ def certified_delta(parts: Sequence[Part], *, epsilon: float, unnoised: float = 
     simple = _closed_form(parts)
     if simple is not None:
         out = Certified(simple[0](epsilon), "closed form")
+    elif len(parts) > MAX_DISTINCT:
+        out = _joined(
+            certified_delta(grouped(parts, pessimistic=False), epsilon=epsilon),
+            certified_delta(grouped(parts, pessimistic=True), epsilon=epsilon),
+        )
     else:
         out = _numeric_delta(parts, epsilon=epsilon)
     if unnoised <= 0:
@@ -83,6 +94,11 @@ def certified_delta(parts: Sequence[Part], *, epsilon: float, unnoised: float = 
     # A record caught without noise is lost; otherwise the rest decides (from above).
     upper = min(unnoised + (1 - unnoised) * out.interval.upper, 1.0)
     return Certified(Interval(min(unnoised, upper), upper), out.method)
+
+
+def _joined(lower: Certified, upper: Certified) -> Certified:
+    low, high = lower.interval.lower, upper.interval.upper
+    return Certified(Interval(min(low, high), high), f"{upper.method} of grouped steps")
 
 
 def _with_unnoised(parts: Sequence[Part], *, delta: float, unnoised: float) -> Certified:
@@ -195,12 +211,18 @@ def _surplus(parts: Sequence[Part]) -> float:
 
 
 def _pure(parts: Sequence[Part]) -> float:
-    """Σ n ε where every finite loss is bounded by ε: basic composition."""
+    """Σ n ε where every finite loss is bounded by ε: basic composition.
+
+    In the direction add the loss is −f(z) ≤ −log(1 − q).
+    """
     total = 0.0
     for pair, count in parts:
-        if not isinstance(pair, LaplacePair | TwoPointPair):
+        if isinstance(pair, LaplacePair | TwoPointPair):
+            total += count * pair.epsilon
+        elif isinstance(pair, PoissonPair) and pair.direction == "add":
+            total -= count * math.log1p(-pair.sampling_rate)
+        else:
             return math.inf
-        total += count * pair.epsilon
     return total * (1 + 1e-12)
 
 
@@ -224,6 +246,3 @@ def _intersection(one: Interval, other: Interval) -> Interval:
 
 def _is_sharp(bounds: Interval) -> bool:
     return bounds.width <= max(_SHARP_RELATIVE * bounds.upper, _SHARP_ABSOLUTE)
-
-
-UNBOUNDED: Final = Interval(MAX_EPSILON, math.inf)

@@ -12,8 +12,7 @@ its own cancellation calls for (docs/accounting.md, "Closed forms").
 import math
 from dataclasses import dataclass
 
-from scipy.special import erfcx, log_ndtr, ndtr
-
+from service.core.accounting.arrays import erfcx, log_normal_cdf, normal_cdf
 from service.core.interval import Interval
 
 # erfcx of SciPy is good to about 1e-15 relative; doubled.
@@ -47,10 +46,10 @@ def _gaussian_terms(epsilon: float, *, mu: float) -> tuple[float, float]:
     """Φ(−x) and e^ε Φ(−x − μ), each with its relative digits."""
     x = epsilon / mu - mu / 2
     bell = 0.5 * math.exp(-x * x / 2)
-    first = bell * float(erfcx(x / _SQRT2)) if x > -5 else float(ndtr(-x))
+    first = bell * float(erfcx(x / _SQRT2)) if x > -5 else float(normal_cdf(-x))
     if x + mu > -5:
         return first, bell * float(erfcx((x + mu) / _SQRT2))
-    return first, math.exp(epsilon) * float(ndtr(-x - mu))
+    return first, math.exp(epsilon) * float(normal_cdf(-x - mu))
 
 
 def gaussian_epsilon_guess(*, mu: float, delta: float) -> float:
@@ -102,9 +101,9 @@ def subsampled_replace_delta(epsilon: float, *, rate: float, mu: float, cut: flo
     The best event is z > ``cut``, where the loss is ε; an error in ``cut`` enters squared.
     """
     growth = math.expm1(epsilon) if epsilon < 700 else math.inf
-    plain = -(1 - rate) * growth * float(ndtr(-cut)) if rate < 1 else 0.0
-    hit = float(ndtr(mu - cut))
-    missed = math.exp(epsilon + float(log_ndtr(-mu - cut)))
+    plain = -(1 - rate) * growth * float(normal_cdf(-cut)) if rate < 1 else 0.0
+    hit = float(normal_cdf(mu - cut))
+    missed = math.exp(epsilon + float(log_normal_cdf(-mu - cut)))
     value = plain + rate * (hit - missed)
     size = abs(plain) + rate * (hit + missed)
     return _clamped(value, error=size * (_SPECIAL_ERROR * 8 + _ROUNDING * (cut * cut + epsilon)))

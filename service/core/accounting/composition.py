@@ -36,7 +36,8 @@ from service.core.events import (
     Zcdp,
 )
 
-# Below this σ a release hides nothing that floating point could still tell from no noise.
+# Below these σ a release is charged as if it had no noise: nothing is hidden that
+# floating point could still tell from nothing.
 LEAST_NOISE: Final = 1e-9
 LEAST_DISCRETE_NOISE: Final = 0.02
 
@@ -124,23 +125,18 @@ def _add(out: Composition, leaf: Leaf, *, times: int, neighboring: Neighboring) 
             _add_epochs(out, leaf, times=times, neighboring=neighboring)
         case Gaussian():
             _add_gaussian(out, out.tight, sigma=leaf.noise_multiplier / reach, n=times * leaf.count)
-        case DiscreteGaussian():
-            if leaf.noise_multiplier <= LEAST_DISCRETE_NOISE:
-                out.log_kept = -math.inf
-                return
+        case DiscreteGaussian() if leaf.noise_multiplier > LEAST_DISCRETE_NOISE:
             pair = DiscreteGaussianPair(leaf.noise_multiplier, int(reach))
             _put(out.tight, pair, times * leaf.count)
-        case Laplace():
-            if leaf.noise_multiplier <= LEAST_NOISE:
-                out.log_kept = -math.inf
-                return
+        case Laplace() if leaf.noise_multiplier > LEAST_NOISE:
             _put(out.tight, LaplacePair(reach / leaf.noise_multiplier), times * leaf.count)
-        case RandomizedResponse():
-            _put(out.tight, TwoPointPair(leaf.epsilon), times * leaf.count)
-        case ApproximateDp():
-            _put(out.tight, TwoPointPair(leaf.epsilon, leaf.delta), times * leaf.count)
+        case RandomizedResponse() | ApproximateDp():
+            missed = leaf.delta if isinstance(leaf, ApproximateDp) else 0.0
+            _put(out.tight, TwoPointPair(leaf.epsilon, missed), times * leaf.count)
         case Zcdp():
             out.has_zcdp = True
+        case Laplace() | DiscreteGaussian():
+            out.log_kept = -math.inf
 
 
 def _put(target: dict[Direction, dict[Pair, int]], pair: Pair, count: int) -> None:
@@ -174,7 +170,7 @@ def _add_steps(out: Composition, event: StepwiseDpSgd, *, times: int, reach: flo
 
 
 def charged_noise(noise_multiplier: float, count_noise_stddev: float | None) -> float:
-    """Z of rule R22: z⁻² = σ⁻² + (2σ_b)⁻², the multiplier of the joint release.
+    """Return z of rule R22: z⁻² = σ⁻² + (2σ_b)⁻², the multiplier of the joint release.
 
     The centred count b − ½ has sensitivity ½, so its noise multiplier is 2σ_b.
     """

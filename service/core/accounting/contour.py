@@ -25,7 +25,8 @@ from typing import Final
 
 import numpy as np
 
-from service.core.accounting.pairs import Complexes, Floats, GaussianPair, Part, infinite_mass
+from service.core.accounting.arrays import Complexes, Floats
+from service.core.accounting.pairs import ClosedFormPair, GaussianPair, Part, infinite_mass
 from service.core.accounting.poisson_pair import PoissonPair
 from service.core.accounting.tilted_cells import (
     Decay,
@@ -72,21 +73,11 @@ class ContourProfile:
         scale = lead * self.step / math.pi * float(np.abs(self.kernel).sum())
         error = lead * self.relative_error
         error += scale * (phase_error + 16 * _UNIT * (2 + abs(exponent) + self.tilt.moment))
-        lower = max(value - error - self._aliasing(epsilon), 0.0) + self.infinite * (1 - 1e-14)
+        folded = self.tilt.folded_mass(epsilon, period=2 * math.pi / self.step)
+        lower = max(value - error - folded, 0.0) + self.infinite * (1 - 1e-14)
         upper = max(value + error, 0.0) + self.surplus + self.infinite * (1 + 1e-14)
         upper = min(upper, 1.0)
         return Interval(min(lower, upper), upper)
-
-    def _aliasing(self, epsilon: float) -> float:
-        """Σ_{k≠0} e^{θkD} δ(ε + kD), by Chernoff at the best tabulated tilt on either side."""
-        period, theta = 2 * math.pi / self.step, self.tilt.theta
-        total = 0.0
-        for side in (self.tilt.thetas < theta * 0.99, self.tilt.thetas > theta * 1.01):
-            decline = np.abs(self.tilt.thetas[side] - theta) * period
-            log_first = self.tilt.moments[side] - self.tilt.thetas[side] * epsilon - decline
-            log_sum = log_first - np.log(-np.expm1(-decline))
-            total += math.exp(min(float(log_sum.min()), 0.0)) * (1 + 1e-9)
-        return total
 
 
 def contour_profile(parts: Sequence[Part], *, tilt: Tilt) -> ContourProfile:
@@ -149,11 +140,7 @@ def _with_moment(tilt: Tilt, moment: float) -> Tilt:
 
 def _period(tilt: Tilt) -> float:
     """The least D for which aliasing is 1e-12 of δ, on either side."""
-    out = 0.0
-    log_goal = tilt.log_delta + math.log(_ALIASING_GOAL)
-    for side in (tilt.thetas < tilt.theta * 0.99, tilt.thetas > tilt.theta * 1.01):
-        need = tilt.moments[side] - tilt.thetas[side] * tilt.epsilon - log_goal
-        out = max(out, float((need / np.abs(tilt.thetas[side] - tilt.theta)).min()))
+    out = tilt.quiet_period(_ALIASING_GOAL)
     if out <= 0:
         raise NotCertified("No period of the contour sum fits this tilt.")
     return 1.05 * out
@@ -226,7 +213,7 @@ class _Transform:
     error: float
 
 
-def _elementary_transform(pair, frequencies: Floats, *, theta: float) -> _Transform:  # noqa: ANN001
+def _elementary_transform(pair: ClosedFormPair, frequencies: Floats, *, theta: float) -> _Transform:
     values = pair.log_moment(theta + 1j * frequencies)
     moment = float(values[0].real)
     reach = float(frequencies[-1]) * pair.phase_rate
@@ -285,4 +272,4 @@ def _nonuniform_transform(p: Floats, x: Floats, *, step: float, size: int) -> Co
     giant = -(-size // baby)
     small = np.exp(1j * step * np.arange(baby)[:, None] * x)
     large = np.exp(1j * step * baby * np.arange(giant)[:, None] * x) * p
-    return (large @ small.T).ravel()[:size]
+    return np.asarray(large @ small.T, np.complex128).ravel()[:size]

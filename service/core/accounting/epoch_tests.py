@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
 
+from service.core.accounting.arrays import Floats, log_normal_cdf, normal_cdf
 from service.core.accounting.composition import charged_noise
 from service.core.events import EpochDpSgd, Neighboring
 
@@ -76,9 +75,7 @@ def _best(pair: _Pair, event: EpochDpSgd, *, delta: float) -> float:
     return max(_best_ratio(over_p, over_q, delta=delta), _best_ratio(under_q, under_p, delta=delta))
 
 
-def _best_ratio(
-    likelier: NDArray[np.float64], other: NDArray[np.float64], *, delta: float
-) -> float:
+def _best_ratio(likelier: Floats, other: Floats, *, delta: float) -> float:
     left = likelier * (1 - _MARGIN) - delta
     usable = (left > 0) & (other > 1e-300)
     if not usable.any():
@@ -87,9 +84,7 @@ def _best_ratio(
     return best - _MARGIN * (2 + abs(best))
 
 
-def _masses(
-    pair: _Pair, event: EpochDpSgd
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _masses(pair: _Pair, event: EpochDpSgd) -> tuple[Floats, Floats, Floats, Floats]:
     """P and Q of max > a, then of max ≤ a, on a grid of thresholds a."""
     sigma = charged_noise(event.noise_multiplier, event.count_noise_stddev)
     t = 1 / sigma
@@ -105,16 +100,14 @@ def _masses(
     return -np.expm1(log_p), -np.expm1(log_q), np.exp(log_p), np.exp(log_q)
 
 
-def _log_under(
-    pair: _Pair, thresholds: NDArray[np.float64], *, shift: float
-) -> NDArray[np.float64]:
+def _log_under(pair: _Pair, thresholds: Floats, *, shift: float) -> Floats:
     """Log P(max ≤ a), with every digit of its complement."""
     p, moved = pair.probability, thresholds - shift
-    over_moved = p * ndtr(-moved) + (1 - p) * ndtr(-thresholds)
-    under_moved = p * ndtr(moved) + (1 - p) * ndtr(thresholds)
+    over_moved = p * normal_cdf(-moved) + (1 - p) * normal_cdf(-thresholds)
+    under_moved = p * normal_cdf(moved) + (1 - p) * normal_cdf(thresholds)
     log_moved = np.where(
         over_moved < 0.5,
         np.log1p(-np.minimum(over_moved, 0.5)),
         np.log(np.maximum(under_moved, 1e-300)),
     )
-    return np.maximum(pair.plain * log_ndtr(thresholds) + log_moved, -700.0)
+    return np.maximum(pair.plain * log_normal_cdf(thresholds) + log_moved, -700.0)

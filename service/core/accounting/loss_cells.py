@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.special import ndtr
 
-from service.core.accounting.poisson_pair import Floats, PoissonPair
+from service.core.accounting.arrays import Floats, normal_cdf
+from service.core.accounting.poisson_pair import PoissonPair
 
 _UNIT: Final = 2.0**-53
 
@@ -44,7 +44,7 @@ def cell_masses(pair: PoissonPair, levels: Floats) -> LossCells:
 
 def _normal_cells(z: Floats) -> tuple[Floats, Floats]:
     """Standard normal masses between consecutive points, and their absolute errors."""
-    tail, right = ndtr(-np.abs(z)), z > 0
+    tail, right = normal_cdf(-np.abs(z)), z > 0
     straddles = right[1:] != right[:-1]
     apart = np.abs(tail[1:] - tail[:-1])
     mass = np.where(straddles, 1 - tail[1:] - tail[:-1], apart)
@@ -53,7 +53,7 @@ def _normal_cells(z: Floats) -> tuple[Floats, Floats]:
 
 
 def _noise_at(pair: PoissonPair, level: Floats) -> Floats:
-    """Z with f(z) = level (or f(z) − f(−z) = level for replace), ∓∞ out of its range."""
+    """The z with f(z) = level (or f(z) − f(−z) = level for replace), ∓∞ out of its range."""
     q, sigma = pair.sampling_rate, pair.noise_multiplier
     if pair.direction == "replace":
         return _symmetric_noise_at(pair, level)

@@ -14,18 +14,24 @@ class Notice(Enum):
         "Use sampler poisson with a sampling_rate below 1 if the training allows it.",
     )
     SHUFFLE_NOT_AMPLIFIED = (
-        "No amplification is proven for shuffled fixed-size batches: the upper end is that "
-        "of one unamplified Gaussian release per epoch.",
+        (
+            "No amplification is proven for shuffled fixed-size batches: the upper end is "
+            "that of one unamplified Gaussian release per epoch."
+        ),
         "Sample with poisson or balls_in_bins to be accounted with amplification.",
     )
     SHUFFLE_REMAINDER_UNKNOWN = (
-        "It is not known whether the last short batch was dropped or kept: the worse of the "
-        "two is charged.",
+        (
+            "It is not known whether the last short batch was dropped or kept: the worse of "
+            "the two is charged."
+        ),
         'State remainder: "dropped" or "kept".',
     )
     BALLS_IN_BINS_WIDE = (
-        "The bracket of balls_in_bins is valid but wide: unamplified from above, one epoch's "
-        "max test from below.",
+        (
+            "The bracket of balls_in_bins is valid but wide: unamplified from above, the test "
+            "on one epoch's largest update from below."
+        ),
         "Ask /v1/bounds for the tight separation of random allocation.",
     )
     DELTA_EXCEEDS_TOTAL_VARIATION = (

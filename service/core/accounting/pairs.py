@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from service.core.accounting.arrays import Complexes
 from service.core.accounting.poisson_pair import PoissonPair
 
-Floats = NDArray[np.float64]
-Complexes = NDArray[np.complex128]
 _DIFFERENCE: Final = 1e-3
 
 

@@ -19,11 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
 
-Floats = NDArray[np.float64]
+from service.core.accounting.arrays import Floats, log_normal_cdf, normal_cdf, root
+
 Direction = Literal["remove", "add", "replace"]
 
 CUT_WIDTH: Final = 0.35
@@ -62,13 +60,16 @@ class PoissonPair:
 
         if excess(0.0) <= 0 or excess(farthest) >= 0:
             return self
-        return replace(self, cut=float(brentq(excess, 0.0, farthest, xtol=1e-6)))
+        return replace(self, cut=root(excess, 0.0, farthest, xtol=1e-6))
 
     def _mass_cut_at(self, cut: float) -> float:
         # z + wξ with ξ standard normal is N(mean, 1 + w²): E χ is one normal tail.
         spread = math.hypot(1, CUT_WIDTH)
         q = self.sampling_rate
-        missed, hit = float(ndtr(-cut / spread)), float(ndtr((self.shift - cut) / spread))
+        missed, hit = (
+            float(normal_cdf(-cut / spread)),
+            float(normal_cdf((self.shift - cut) / spread)),
+        )
         return (1 - q) * missed + q * hit
 
     # ---------------------------------------------------------------- densities on a line
@@ -96,7 +97,7 @@ class PoissonPair:
         """Log χ(z), zero without a cut."""
         if math.isinf(self.cut):
             return np.zeros_like(z)
-        return log_ndtr((self.cut - z) / CUT_WIDTH)
+        return log_normal_cdf((self.cut - z) / CUT_WIDTH)
 
     def loss(self, z: Floats) -> Floats:
         """L(z): rising in z for remove and replace, falling for add."""

@@ -7,6 +7,7 @@ the lower end is > δ bounds it from below. How the points were found does not m
 """
 
 import math
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from service.core.errors import NotCertified
@@ -71,7 +72,7 @@ def _root(profile: Profile, *, delta: float, guess: float, ceiling_at_zero: bool
     return _illinois(gap, low=low, low_gap=low_gap, high=high, high_gap=high_gap)
 
 
-def _climb_down(gap, *, high: float) -> tuple[float, float]:  # noqa: ANN001
+def _climb_down(gap: Callable[[float], float], *, high: float) -> tuple[float, float]:
     """A point below ``high`` with a positive gap; 0 if there is none nearby."""
     step = 0.02
     while step < 1:
@@ -83,7 +84,9 @@ def _climb_down(gap, *, high: float) -> tuple[float, float]:  # noqa: ANN001
     return 0.0, gap(0.0)
 
 
-def _illinois(gap, *, low: float, low_gap: float, high: float, high_gap: float) -> float:  # noqa: ANN001
+def _illinois(
+    gap: Callable[[float], float], *, low: float, low_gap: float, high: float, high_gap: float
+) -> float:
     for _ in range(100):
         if high - low <= 2e-15 * high:
             break

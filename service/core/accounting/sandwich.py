@@ -20,11 +20,16 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from scipy.fft import rfft
-from scipy.linalg import solve_banded
 
+from service.core.accounting.arrays import (
+    Booleans,
+    Complexes,
+    Floats,
+    real_transform,
+    solve_tridiagonal,
+)
 from service.core.accounting.loss_cells import LossCells, cell_masses, grid_offset, loss_span
-from service.core.accounting.pairs import Complexes, Floats, GaussianPair, Part
+from service.core.accounting.pairs import GaussianPair, Part
 from service.core.accounting.poisson_pair import PoissonPair
 from service.core.accounting.tilting import Tilt
 from service.core.errors import NotCertified
@@ -55,7 +60,9 @@ class SandwichProfile:
         upper, error = self.above.delta(epsilon - self.above.shift)
         upper = min(max(upper + error, 0.0), 1.0)
         lower, error = self.below.delta(epsilon + self.below.shift)
-        lower -= error + self.below.aliasing(epsilon)
+        grid = self.below.grid
+        # Chernoff's bounds hold for the garbled law too: garbling cannot raise its K.
+        lower -= error + self.below.tilt.folded_mass(epsilon, period=grid.spacing * grid.size)
         return Interval(min(max(lower, 0.0), upper), upper)
 
 
@@ -93,11 +100,6 @@ def _grid(parts: Sequence[Part], *, tilt: Tilt) -> _Grid:
     tail = max(math.exp(tilt.log_delta) * 1e-7 / steps, 1e-300)
     # Rounding to the grid adds about h²/8 of variance a step: (θ+1) n h²/8 in ε.
     wanted = min(math.sqrt(8 * _WIDTH_GOAL / (steps * (theta + 1))), 0.02)
-    log_goal = tilt.log_delta + math.log(_ALIASING_GOAL)
-    period = 0.0
-    for side in (tilt.thetas < theta * 0.99, tilt.thetas > theta * 1.01):
-        need = tilt.moments[side] - tilt.thetas[side] * tilt.epsilon - log_goal
-        period = max(period, float((need / np.abs(tilt.thetas[side] - theta)).min()))
     single = 0.0
     full = 0.0
     for pair, count in parts:
@@ -105,9 +107,9 @@ def _grid(parts: Sequence[Part], *, tilt: Tilt) -> _Grid:
             low, high = loss_span(pair, tail=tail)
             single = max(single, high - low)
             full += count * (high - low + 6 * wanted)
-        else:
+        elif isinstance(pair, GaussianPair):
             full += 20 * math.sqrt(pair.mu_squared * count)
-    period = min(1.1 * period, 1.01 * full)
+    period = min(1.1 * tilt.quiet_period(_ALIASING_GOAL), 1.01 * full)
     # A coarser grid than wanted is still certified, only wider.
     spacing = max(min(wanted, period / _LEAST_GRID), period / _MAX_GRID, single / _MAX_GRID)
     size = 2 ** math.ceil(math.log2(max(period / spacing, _LEAST_GRID)))
@@ -168,16 +170,6 @@ class _GridLaw:
         )
         return self.infinite + value, error
 
-    def aliasing(self, epsilon: float) -> float:
-        """What the period folds onto ``epsilon``: Chernoff, which garbling cannot raise."""
-        period, theta = self.grid.spacing * self.grid.size, self.tilt.theta
-        total = 0.0
-        for side in (self.tilt.thetas < theta * 0.99, self.tilt.thetas > theta * 1.01):
-            decline = np.abs(self.tilt.thetas[side] - theta) * period
-            log_first = self.tilt.moments[side] - self.tilt.thetas[side] * epsilon - decline
-            total += math.exp(min(float((log_first - np.log(-np.expm1(-decline))).min()), 0.0))
-        return total
-
 
 def _grid_law(parts: Sequence[Part], *, tilt: Tilt, grid: _Grid, side: Side) -> _GridLaw:
     h, size, theta = grid.spacing, grid.size, tilt.theta
@@ -206,7 +198,7 @@ def _grid_law(parts: Sequence[Part], *, tilt: Tilt, grid: _Grid, side: Side) -> 
         folded = tilted
         if len(folded) > size:
             folded = np.pad(folded, (0, -len(folded) % size)).reshape(-1, size).sum(axis=0)
-        transform = np.conj(rfft(folded, size))
+        transform = np.conj(real_transform(folded, size))
         transform = np.where(np.abs(transform) < 1e-150, 1e-150, transform)
         log_transform += count * np.log(transform)
         error += count * 8 * _UNIT * (math.log2(size) + float(tilted @ np.abs(exponents)))
@@ -250,7 +242,7 @@ def _step_law(pair: PoissonPair, *, grid: _Grid, side: Side) -> _StepLaw:
     first, last = math.floor((low - offset) / h) - 2, math.ceil((high - offset) / h) + 2
     losses = offset + h * np.arange(first, last + 1)
     if side == "above":
-        cells = cell_masses(pair, np.concatenate(([-np.inf], losses, [np.inf])))
+        cells = cell_masses(pair, np.pad(losses, 1, constant_values=(-np.inf, np.inf)))
         masses, infinite = _connect_the_dots(cells, losses, h=h)
     else:
         masses, cells = _garble(pair, losses, h=h)
@@ -281,7 +273,7 @@ def _garble(pair: PoissonPair, losses: Floats, *, h: float) -> tuple[Floats, Los
     image where e_k > 0. The kept masses solve a tridiagonal system. Where that would take
     too much of a neighbour, the cell is rounded down by one point instead.
     """
-    edges = np.concatenate((losses - h / 2, [losses[-1] + h / 2]))
+    edges = np.append(losses - h / 2, losses[-1] + h / 2)
     cells, excess, usable = _cells_at(pair, edges, losses, h=h)
     for _ in range(2):
         move = np.clip(excess, -h / 8, h / 8)
@@ -292,16 +284,11 @@ def _garble(pair: PoissonPair, losses: Floats, *, h: float) -> tuple[Floats, Los
     rounded[[0, -1]] = True
     for _ in range(12):
         above, below = _merge_shares(excess, rounded, h=h)
-        kept = solve_banded(
-            (1, 1),
-            np.vstack(
-                (
-                    np.concatenate(([0.0], below[1:])),
-                    np.ones(len(losses)),
-                    np.concatenate((above[:-1], [0.0])),
-                )
-            ),
-            p,
+        kept = solve_tridiagonal(
+            below=np.insert(above[:-1], 0, 0.0),
+            diagonal=np.ones(len(losses)),
+            above=np.append(below[1:], 0.0),
+            right=p,
         )
         bad = kept < 0.2 * p
         if not bad.any():
@@ -322,7 +309,7 @@ def _garble(pair: PoissonPair, losses: Floats, *, h: float) -> tuple[Floats, Los
 
 def _cells_at(
     pair: PoissonPair, edges: Floats, losses: Floats, *, h: float
-) -> tuple[LossCells, Floats, np.ndarray]:
+) -> tuple[LossCells, Floats, Booleans]:
     cells = cell_masses(pair, edges)
     usable = (cells.p > 1e-40) & (cells.q > 1e-300)
     ratio = np.log(np.where(usable, cells.p, 1.0)) - np.log(np.where(usable, cells.q, 1.0))
@@ -330,9 +317,9 @@ def _cells_at(
     return cells, excess, usable
 
 
-def _merge_shares(excess: Floats, rounded: np.ndarray, *, h: float) -> tuple[Floats, Floats]:
+def _merge_shares(excess: Floats, rounded: Booleans, *, h: float) -> tuple[Floats, Floats]:
     next_excess = np.append(excess[1:], 0.0)
-    previous = np.concatenate(([0.0], excess[:-1]))
+    previous = np.insert(excess[:-1], 0, 0.0)
     above = np.where((excess < 0) & ~rounded, np.expm1(-excess) / -np.expm1(-h - next_excess), 0.0)
     below = np.where((excess > 0) & ~rounded, -np.expm1(-excess) / np.expm1(h - previous), 0.0)
     return above, below

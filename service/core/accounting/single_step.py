@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
 
+from service.core.accounting.arrays import logistic
 from service.core.accounting.closed_form import (
     gaussian_delta,
     subsampled_add_delta,
@@ -78,7 +78,7 @@ def _poisson(pair: PoissonPair, epsilon: float) -> Interval:
 
 
 def _where_loss_is(pair: PoissonPair, epsilon: float) -> float:
-    """Z with f(z) − f(−z) = ε: a quadratic in e^{z/σ}.
+    """The z with f(z) − f(−z) = ε: a quadratic in e^{z/σ}.
 
     With E = e^{−z/σ}, k = e^{−1/2σ²} and e = e^{−ε}: q k E² + (1−q)(1−e) E − e q k = 0 at
     the mirrored point, solved without cancellation.
@@ -106,7 +106,7 @@ def _two_point(pair: TwoPointPair, epsilon: float) -> Interval:
     """δ₀ + (1 − δ₀)(e^{ε₀} − e^ε)₊/(1 + e^{ε₀})."""
     gap = pair.epsilon - epsilon
     error = _MARGIN * (pair.epsilon + epsilon)
-    share = (1 - pair.infinite_mass) * float(expit(pair.epsilon))
+    share = (1 - pair.infinite_mass) * float(logistic(pair.epsilon))
     low = share * -math.expm1(-max(gap - error, 0.0)) * (1 - _MARGIN)
     high = share * -math.expm1(-max(gap + error, 0.0)) * (1 + _MARGIN)
     return Interval(pair.infinite_mass + low * (1 - _MARGIN), min(pair.infinite_mass + high, 1.0))

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
-from service.core.accounting.poisson_pair import CUT_WIDTH, Floats, PoissonPair
+from service.core.accounting.arrays import Floats, log_normal_cdf
+from service.core.accounting.poisson_pair import CUT_WIDTH, PoissonPair
 
 _MAX_CELLS: Final = 6000
 _LOG_SQRT_2PI: Final = 0.5 * math.log(2 * math.pi)
@@ -52,7 +51,7 @@ class TiltedCells:
 
 
 def _log_sinhc(x: Floats) -> Floats:
-    """log(sinh x / x), the integral of a tilted uniform law."""
+    """Log of sinh x / x, the integral of a tilted uniform law."""
     x = np.abs(x)
     safe = np.maximum(x, 1e-3)
     return np.where(x < 1e-3, x * x / 6, safe + np.log(-np.expm1(-2 * safe) / (2 * safe)))
@@ -85,7 +84,7 @@ def _log_slope(pair: PoissonPair, z: Floats, *, theta: float) -> Floats:
         slope += theta * pair.hit_share(-z) * pair.shift
     if math.isfinite(pair.cut):
         ratio = (pair.cut - z) / CUT_WIDTH
-        hazard = np.exp(-0.5 * ratio**2 - _LOG_SQRT_2PI - log_ndtr(ratio))
+        hazard = np.exp(-0.5 * ratio**2 - _LOG_SQRT_2PI - log_normal_cdf(ratio))
         slope -= hazard / CUT_WIDTH
     return slope
 
@@ -142,7 +141,7 @@ class Decay:
         """Half of E[D²; |D| ≤ c] from below, D the difference of two independent losses."""
         x, p = self.losses, self.masses
         lower, upper = x[:-1], x[1:]
-        sums = [np.concatenate(([0.0], np.cumsum(p * upper**k))) for k in range(3)]
+        sums = [np.insert(np.cumsum(p * upper**k), 0, 0.0) for k in range(3)]
         own = np.arange(len(p))
         out = np.zeros_like(distances)
         for i, c in enumerate(distances):
@@ -172,7 +171,7 @@ def decay(cells: TiltedCells) -> Decay:
     return Decay(loss - centre, masses, excluded, variation)
 
 
-def _integration_by_parts(cells: TiltedCells) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _integration_by_parts(cells: TiltedCells) -> tuple[Floats, Floats]:
     """For each cell, leaving out all cells before it: their mass, and Var of the rest."""
     pair, z, d = cells.pair, cells.middles, cells.width
     m = pair.shift

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from service.core.accounting.arrays import Booleans, Floats
 from service.core.accounting.pairs import Part, cumulants, real_log_moment
 from service.core.accounting.poisson_pair import PoissonPair
 
@@ -36,8 +36,8 @@ class Tilt:
     variance: float
     epsilon: float
     log_delta: float
-    thetas: NDArray[np.float64]
-    moments: NDArray[np.float64]
+    thetas: Floats
+    moments: Floats
 
     def chernoff_epsilon(self, delta: float) -> float:
         """A certified ε with finite-loss δ(ε) ≤ ``delta``.
@@ -56,6 +56,32 @@ class Tilt:
         shape = theta * np.log(theta / (1 + theta)) - np.log1p(theta)
         exponent = float((moment + shape - theta * epsilon).min())
         return min(math.exp(min(exponent, 0.0)) * (1 + 1e-12) if exponent < 0 else 1.0, 1.0)
+
+    def folded_mass(self, epsilon: float, *, period: float) -> float:
+        """A bound of Σ_{k≠0} e^{θkD} δ(ε + kD), what a sum of period D folds onto ε.
+
+        δ(ε) ≤ e^{K(θ′) − θ′ε} turns either side into a geometric series, for the best
+        tabulated θ′ on that side of θ.
+        """
+        total = 0.0
+        for side in self._sides():
+            decline = np.abs(self.thetas[side] - self.theta) * period
+            log_first = self.moments[side] - self.thetas[side] * epsilon - decline
+            log_sum = float((log_first - np.log(-np.expm1(-decline))).min())
+            total += math.exp(log_sum) * (1 + 1e-9) if log_sum < 700 else math.inf
+        return total
+
+    def quiet_period(self, share: float) -> float:
+        """The least period that folds about ``share`` of δ or less onto the saddle's ε."""
+        log_goal = self.log_delta + math.log(share)
+        out = 0.0
+        for side in self._sides():
+            need = self.moments[side] - self.thetas[side] * self.epsilon - log_goal
+            out = max(out, float((need / np.abs(self.thetas[side] - self.theta)).min()))
+        return out
+
+    def _sides(self) -> tuple[Booleans, Booleans]:
+        return self.thetas < self.theta * 0.99, self.thetas > self.theta * 1.01
 
 
 def tilt_for_delta(parts: Sequence[Part], *, delta: float) -> Tilt:
