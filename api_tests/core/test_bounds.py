@@ -20,6 +20,7 @@ from service.core.bounds import (
 )
 from service.core.bounds import lower as tests_of
 from service.core.bounds import upper as bounds_above
+from service.core.bounds.characteristic import allocation_bracket
 from service.core.bounds.published import derived_shuffle_floor, floor_below_threshold
 from service.core.errors import InvalidInput, NotCertified
 
@@ -381,3 +382,39 @@ def test_extreme_noise_is_finite():
                 noise_multiplier=sigma, updates_per_epoch=10**9, epochs=10**6, sampler=sampler
             )
             assert 0 <= answer.kappa.lower <= answer.kappa.upper
+
+
+@pytest.mark.parametrize("sampler_relation", ["zero_out", "replace_one"])
+def test_the_characteristic_bracket_is_narrow_and_right(sampler_relation):
+    quantity = {
+        "zero_out": "kappa_random_allocation_exact",
+        "replace_one": "kappa_replace_one_random_allocation_pair_exact",
+    }[sampler_relation]
+    narrow = 0
+    for case in GOLDEN:
+        if case["quantity"] != quantity or case["inputs"]["M"] == 1:
+            continue
+        inputs, exact = case["inputs"], case["value"] * SQRT2
+        found = allocation_bracket(
+            1 / inputs["sigma"],
+            updates_per_epoch=inputs["M"],
+            replace=sampler_relation == "replace_one",
+        )
+        if found is None:
+            continue
+        assert _contains(found, exact)
+        if inputs["sigma"] >= 0.8 and inputs["M"] >= 100:
+            narrow += 1
+            assert found.width <= 0.003 * exact
+    assert narrow >= 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(t=st.floats(1e-4, 4.0), m=st.integers(2, 10**9), replace=st.booleans())
+def test_the_characteristic_bracket_meets_the_tests(t, m, replace):
+    found = allocation_bracket(t, updates_per_epoch=m, replace=replace)
+    assert found is not None
+    low = -1.0 if replace else 0.0
+    assert tests_of.max_test(t, updates_per_epoch=m, high=1.0, low=low) <= found.upper
+    summed = tests_of.sum_test(t, updates_per_epoch=m, epochs=1, distance=1.0 - low)
+    assert summed <= found.upper

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from service.core.bounds import lower, upper
+from service.core.bounds.characteristic import allocation_bracket
 from service.core.bounds.published import (
     DOWN,
     LARGEST_KAPPA,
@@ -30,6 +31,7 @@ MAX_EPOCHS: Final = 1_000_000
 SAMPLERS: Final = ("shuffle", "balls_in_bins", "poisson")
 HERE: Final = "derived here, not peer reviewed"
 ERTAN: Final = "Ertan & van Dijk 2026, arXiv 2605.06259"
+BRACKET: Final = "characteristic function of the pair"
 CLASSIC: Final = "two Gaussians, textbook"
 
 
@@ -177,6 +179,10 @@ def upper_lines(run: Run) -> tuple[BoundLine, ...]:
             chi, method = 2 * chi, f"{method}, twice by the triangle inequality"
         source = f"{ERTAN}, Theorem 3.3" if sampler == "balls_in_bins" else HERE
         lines.append(_line("upper", chi, method, (sampler,), source))
+    if sampler == "balls_in_bins" and run.epochs == 1:
+        exact = allocation_bracket(run.t, updates_per_epoch=run.updates_per_epoch, replace=replace)
+        if exact is not None:
+            lines.append(_line("upper", exact.upper, BRACKET, ("balls_in_bins",), HERE))
     if sampler == "poisson":
         used = upper.participation(updates_per_epoch=run.updates_per_epoch, epochs=run.epochs)
         lines.append(_line("upper", used, "participation, 1 − (1−q)^{ME}", ("poisson",), SOURCE))
@@ -251,6 +257,10 @@ def _poisson_lower(run: Run) -> Iterable[BoundLine]:
 def _allocation_lower(run: Run) -> Iterable[BoundLine]:
     low = -1.0 if run.neighboring == "replace_one" else 0.0
     yield from _pair_lower(run, 1.0, low, SOURCE if low >= 0 else HERE)
+    # One epoch is post-processing of many.
+    exact = allocation_bracket(run.t, updates_per_epoch=run.updates_per_epoch, replace=low < 0)
+    if exact is not None:
+        yield _line("lower", exact.lower, BRACKET, ("balls_in_bins",), HERE)
     if low >= 0:
         found = lower.moment_bound(run.t, draws=run.updates_per_epoch, rounds=run.epochs)
         method = "second and fourth moments"
