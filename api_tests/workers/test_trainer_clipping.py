@@ -106,6 +106,22 @@ def test_a_record_that_is_not_finite_counts_as_zero(poison):
     assert found.norm_total == pytest.approx(clean.norm_total)
 
 
+def test_a_gradient_that_is_not_finite_counts_as_zero_though_the_loss_is_fine():
+    class Root(nn.Module):
+        def forward(self, values):
+            return values.abs().sqrt()
+
+    layer = nn.Linear(64, 10, bias=False)
+    images, labels = records(3)
+    images[2] = 0.0  # the root has no slope at nought
+    found = clipped_sum(
+        per_sample(nn.Sequential(nn.Flatten(), layer, Root())), images, labels, max_grad_norm=0.5
+    )
+    assert found.nonfinite == 1
+    assert bool(torch.isfinite(found.total).all())
+    assert float(found.total.norm()) <= 2 * 0.5
+
+
 def test_an_empty_batch_gives_the_zero_vector():
     images, labels = records(1)
     found = clipped_sum(per_sample(network()), images[:0], labels[:0], max_grad_norm=0.5)

@@ -374,6 +374,7 @@ def recipes() -> dict[str, Any]:
         ],
         "optimizers": ["sgd", "adam"],
         "samplers": ["poisson", "full_batch"],
+        "recommended": {"digits": "mlp", "mnist5k": "hog_linear"},
         "presets": [
             {
                 "source": source,

@@ -13,13 +13,18 @@ from typing import Final, NoReturn
 
 from service.core.errors import DomainError
 from service.core.jobs import TrainingSpec
-from workers.trainer.protocol import EXIT_ORPHANED, Peer, ProtocolError
+from workers.trainer.protocol import Peer, ProtocolError
+
+EXIT_ORPHANED: Final = 3
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> int:
-    """Train what ``DIR/spec.json`` says; 0 after ``result`` or ``stopped``, 1 after ``failed``."""
+    """Train what ``DIR/spec.json`` says; 0 after ``result`` or ``stopped``, 1 after ``failed``.
+
+    A supervisor that is gone gives ``EXIT_ORPHANED``, at any moment.
+    """
     parser = argparse.ArgumentParser(prog="python -m workers.trainer")
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--parent-pid", type=int, default=os.getppid())
@@ -78,11 +83,14 @@ def _take_over_pipes() -> Peer:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return Peer(read=read, write=write)
+    return Peer(read=read, write=write, leave=_leave)
 
 
 def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill us when the thread that started us ends (Linux)."""
+    """Have the kernel kill us when the thread that started us ends (Linux).
+
+    A supervisor must therefore start the trainer from a thread that lives as long as the run.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the call above
@@ -90,6 +98,7 @@ def _die_with_parent(parent: int) -> None:
 
 
 def _leave() -> NoReturn:
+    # No clean-up on purpose: whoever would read it is gone, and the step in hand must not finish.
     os._exit(EXIT_ORPHANED)
 
 

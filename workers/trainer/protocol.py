@@ -15,14 +15,12 @@ without a supervisor nothing is leased and nothing is stored.
 """
 
 import json
-import os
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Final, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
-EXIT_ORPHANED: Final = 3
 PROGRESS_EVERY_S: Final = 0.5
 
 
@@ -38,17 +36,51 @@ class ProtocolError(Exception):
     """The supervisor said something that has no place here."""
 
 
-class Peer:
-    """The supervisor's end of the pipe, seen from the trainer."""
+class Reader(Protocol):
+    """Gives lines; an empty one at the end."""
 
-    def __init__(self, *, read: BinaryIO, write: BinaryIO) -> None:
+    def readline(self) -> bytes:
+        """See the class."""
+        ...
+
+
+class Writer(Protocol):
+    """Takes bytes."""
+
+    def write(self, data: bytes, /) -> Any:
+        """See the class."""
+
+    def flush(self) -> None:
+        """See the class."""
+
+
+class Peer:
+    """The supervisor's end of the pipe, seen from the trainer.
+
+    Args:
+        read: the supervisor's replies.
+        write: where our messages go.
+        leave: called when the supervisor is gone; ends the process.
+        clock: monotonic seconds, for the pace of progress messages.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: Reader,
+        write: Writer,
+        leave: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._read = read
         self._write = write
+        self._leave = leave
+        self._clock = clock
         # SimpleQueue.put is reentrant, so a signal handler may call it.
         self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._stop_reason: str | None = None
         self._ended = False
-        self._last_progress = -PROGRESS_EVERY_S
+        self._last_progress = clock() - PROGRESS_EVERY_S
 
     def listen(self) -> None:
         """Read replies from now on; the end of the input ends the process."""
@@ -65,6 +97,7 @@ class Peer:
             Stopped: no lease, the run is to end.
             ProtocolError: another range than the one asked for.
         """
+        self.check_stop()  # a lease is charged: ask for none that will not be used
         self._send({"type": "lease", "first_step": first_step, "steps": steps})
         reply = self._reply("leased")
         end = reply.get("end_step")
@@ -92,7 +125,7 @@ class Peer:
 
     def progress(self, step: int) -> None:
         """Tell how far the run is; most calls say nothing, to stay coarse."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._last_progress >= PROGRESS_EVERY_S:
             self._last_progress = now
             self._send({"type": "progress", "step": step})
@@ -140,10 +173,10 @@ class Peer:
             self._write.write(line)
             self._write.flush()
         except BrokenPipeError:
-            _leave()
+            self._leave()
 
     def _listen(self) -> None:
-        for line in self._read:
+        while line := self._read.readline():
             try:
                 message = json.loads(line)
             except ValueError:
@@ -155,9 +188,4 @@ class Peer:
             else:
                 self._inbox.put(message)
         if not self._ended:
-            _leave()
-
-
-def _leave() -> NoReturn:
-    # No clean-up on purpose: whoever would read it is gone, and the step in hand must not finish.
-    os._exit(EXIT_ORPHANED)
+            self._leave()
