@@ -177,11 +177,12 @@ def _serve(
         Program(
             name="gateway",
             command=(*commands.gateway, *listen),
-            stop_grace_s=2.0,
+            stop_grace_s=1.2,
             is_ready=lambda: _answers(f"{url}/readyz"),
         ),
-        Program(name="sweeper", command=commands.sweeper, stop_grace_s=0.5),
-        Program(name="worker", command=commands.worker, stop_grace_s=1.2),
+        Program(name="sweeper", command=commands.sweeper, stop_grace_s=0.3),
+        # The longest grace: a running job is stopped and settled in it.
+        Program(name="worker", command=commands.worker, stop_grace_s=2.5),
     ]
     if not given_broker:
         programs.append(_broker(root, socket_path=broker_socket))
@@ -215,7 +216,7 @@ def _broker(root: Path, *, socket_path: Path) -> Program:
             *("--dir", str(root / "broker"), "--save", "", "--appendonly", "yes"),
             *("--appendfsync", "everysec", "--maxmemory-policy", "noeviction"),
         ),
-        stop_grace_s=0.8,
+        stop_grace_s=0.5,
         is_ready=lambda: _pongs(socket_path),
     )
 
