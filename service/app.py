@@ -7,10 +7,20 @@ from datetime import UTC, datetime
 
 import anyio.to_thread
 import structlog
+import structlog.tracebacks
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, keys, limits, openapi, problem_pages, problems
+from service.api import (
+    datasets,
+    health,
+    keys,
+    limits,
+    openapi,
+    problem_pages,
+    problems,
+    reservations,
+)
 from service.api.deps import Parts
 from service.calculator import Calculator
 from service.db.session import Database
@@ -68,7 +78,7 @@ def serve_with(parts: Parts) -> FastAPI:
     )
     app.state.parts = parts
     problems.install(app)
-    for module in (health, keys, problem_pages):
+    for module in (health, keys, datasets, reservations, problem_pages):
         app.include_router(module.router)
     openapi.install(app)
     app.add_middleware(
@@ -86,7 +96,10 @@ def configure_logging(level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            # Never the values of variables: they may be what is protected.
+            structlog.processors.ExceptionRenderer(
+                structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+            ),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(

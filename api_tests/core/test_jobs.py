@@ -190,6 +190,18 @@ def test_every_recipe_has_defaults_that_make_a_valid_spec():
         assert whole.model_options == defaults.model_options
 
 
+def test_a_smaller_epsilon_takes_smaller_steps_and_changes_nothing_that_is_charged():
+    tight, loose = (
+        jobs.defaults_for("digits", "mlp", target_epsilon=epsilon) for epsilon in (1.0, 8.0)
+    )
+    assert tight.optimizer.learning_rate < loose.optimizer.learning_rate
+    assert (tight.sampling_rate, tight.steps, tight.max_grad_norm) == (
+        loose.sampling_rate,
+        loose.steps,
+        loose.max_grad_norm,
+    )
+
+
 def test_every_dataset_has_a_preset_for_every_model():
     pairs = {(p["source"], p["model"]) for p in jobs.recipes()["presets"]}
     assert pairs == {(d, m) for d in BUILTIN_DATASETS for m in jobs.MODELS}

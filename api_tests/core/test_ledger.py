@@ -1,5 +1,8 @@
 """Budget arithmetic: caps hold, parts never exceed their whole, refusals change nothing."""
 
+# pyright: reportOptionalOperand=false, reportOperatorIssue=false, reportArgumentType=false
+# A dead dimension (None) where a number is expected fails the test, as it should.
+
 import itertools
 import json
 import math

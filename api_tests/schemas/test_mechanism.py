@@ -326,11 +326,17 @@ def test_the_question_for_noise_refuses_a_noise_multiplier():
                 sampler="shuffle", updates_per_epoch=100, epochs=1, noise_multiplier=1.1
             ),
         ),
-        ({"type": "gaussian", "noise_multiplier": 4.0}, events.Gaussian(noise_multiplier=4.0)),
     ],
 )
 def test_the_question_for_steps_is_a_template_of_one(mechanism, event):
     assert event_of(mechanism, StepsQuestion) == event
+
+
+def test_the_question_for_steps_is_about_dp_sgd_alone():
+    assert refusals({"type": "gaussian", "noise_multiplier": 4.0}, StepsQuestion) == [
+        ("literal_error", "/mechanism/type"),
+        ("missing", "/mechanism/sampler"),
+    ]
 
 
 def test_the_schema_offers_every_type_and_its_discriminator():

@@ -16,7 +16,6 @@ from service.operations import accounts, datasets
 from service.operations.owned import get_owned, owned
 from service.schemas.datasets import (
     Budget,
-    BudgetCreate,
     BudgetEntry,
     BudgetTerms,
     Dataset,
@@ -35,7 +34,7 @@ WRITE = holds("datasets:write")
 def create_dataset(body: DatasetCreate, caller: Caller = WRITE) -> Response:
     """Register personal data and fix the terms of its budget for ever."""
     caller.principal.require("budgets:write")
-    terms = _terms(body.budget, privacy_unit=body.privacy_unit)
+    terms = _terms(body)
     return caller.write(
         lambda session: datasets.create_dataset(
             session,
@@ -100,25 +99,26 @@ def list_entries(
         return answer_rows(page, lambda entry: _entry(entry, account))
 
 
-def _terms(budget: BudgetCreate, *, privacy_unit: str) -> ledger.AccountTerms:
-    planned = budget.planned.mechanism.to_core(pointer="/budget/planned/mechanism") if (
-        budget.planned
-    ) else None
+def _terms(body: DatasetCreate) -> ledger.AccountTerms:
+    budget = body.budget
+    planned = budget.planned
     try:
         return accounts.make_terms(
             epsilon=Decimal(budget.epsilon),
             delta=Decimal(budget.delta) if budget.delta else None,
             neighboring=budget.neighboring,
-            privacy_unit=privacy_unit,
+            privacy_unit=body.privacy_unit,
+            records_per_unit=body.max_records_per_unit,
             composition=budget.composition,
-            planned=planned,
+            planned=None if planned is None else planned.mechanism.to_core(),
             orders=budget.orders,
             weights=[Decimal(w) for w in budget.weights] if budget.weights else None,
         )
     except InvalidInput as error:
-        raise InvalidInput(
-            error.message, pointer=f"/budget{error.pointer}", code=error.code
-        ) from error
+        if error.pointer.startswith("/mechanism"):
+            pointer = f"/budget/planned{error.pointer}"
+            raise InvalidInput(error.message, pointer=pointer, code=error.code) from error
+        raise
 
 
 def _shape(row: tables.Dataset) -> Dataset:
@@ -158,7 +158,9 @@ def _budget(account: tables.Account, last: tables.LedgerEntry | None) -> Budget:
         id=account.id,
         dataset_id=account.dataset_id,
         limit=Spend(epsilon=account.epsilon, delta=account.delta),
-        spent=Spend(epsilon=_amount(ledger.spent_epsilon(terms, balance.posted)), delta=account.delta),
+        spent=Spend(
+            epsilon=_amount(ledger.spent_epsilon(terms, balance.posted)), delta=account.delta
+        ),
         reserved=Spend(
             epsilon=_amount(ledger.spent_epsilon(terms, balance.pending)), delta=account.delta
         ),

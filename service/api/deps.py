@@ -87,6 +87,10 @@ class Caller:
             return Response(status_code=304, headers={"ETag": etag})
         return _json(body, status=200, headers={"ETag": etag})
 
+    def answer(self, model: BaseModel, *, version: int) -> Response:
+        """Answer a computed view of a row of this version."""
+        return _json(model.model_dump_json(), status=200, headers={"ETag": f'"{version}"'})
+
     def write(
         self,
         work: Callable[[Session], R],

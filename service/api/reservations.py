@@ -133,7 +133,7 @@ def shape_reservation(row: tables.Reservation) -> Reservation:
 
 def _charge(holding: tables.HoldingRow) -> Charge:
     terms = accounts.terms_of(holding.account)
-    epsilon = ledger.spent_epsilon(terms, accounts.amounts(holding.reserved))
+    epsilon = ledger.spent_epsilon(terms, tuple(holding.reserved))
     return Charge(
         dataset_id=holding.account.dataset_id,
         account_id=holding.account_id,

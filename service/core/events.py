@@ -10,7 +10,7 @@ DP-SGD over ``max_grad_norm``, the L2 norm of ONE record's clipped contribution 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from service.core.errors import InvalidInput
@@ -259,6 +259,46 @@ def prefix(event: DpSgd, steps: int) -> Event:
     )
 
 
+def for_unit(event: Event, *, records: int) -> Event:
+    """The event as it looks to a privacy unit of up to ``records`` records.
+
+    Guarantees: whoever holds ``records`` records loses no more by ``event`` than the holder
+    of one record loses by the answer. Spends that other systems state (``approximate_dp``,
+    ``zcdp``) are taken as stated for the unit.
+
+    Source: ``records`` records move a sum by up to ``records`` clip norms, so σ falls by that
+        factor. Under Poisson sampling at least one of them is drawn with probability
+        1 − (1 − q)^records; by joint convexity the case that all are drawn together
+        dominates every mixture of fewer.
+    """
+    assert records >= 1, records
+    if records == 1:
+        return event
+    match event:
+        case StepwiseDpSgd():
+            return replace(
+                event,
+                schedule=tuple(_segment_for_unit(s, records) for s in event.schedule),
+                count_noise_stddev=_divided(event.count_noise_stddev, records),
+            )
+        case EpochDpSgd():
+            return replace(
+                event,
+                noise_multiplier=event.noise_multiplier / records,
+                count_noise_stddev=_divided(event.count_noise_stddev, records),
+            )
+        case Gaussian() | Laplace() | DiscreteGaussian():
+            return replace(event, noise_multiplier=event.noise_multiplier / records)
+        case RandomizedResponse():
+            return replace(event, count=event.count * records)
+        case Composed():
+            return Composed(parts=tuple(for_unit(part, records=records) for part in event.parts))
+        case Repeated():
+            return Repeated(of=for_unit(event.of, records=records), times=event.times)
+        case ApproximateDp() | Zcdp():
+            return event
+
+
 def merge_segments(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     """Equal neighbours joined into one: the shortest schedule with the same steps."""
     merged: list[Segment] = []
@@ -361,6 +401,23 @@ def _stepwise_to_json(event: StepwiseDpSgd) -> dict[str, Any]:
     ]
     out |= segments[0] if len(segments) == 1 else {"schedule": segments}
     return out | _adaptive_clipping(event.count_noise_stddev)
+
+
+def _segment_for_unit(segment: Segment, records: int) -> Segment:
+    # −expm1(m·log1p(−q)) is 1 − (1−q)^m without cancellation, nudged up against rounding.
+    if segment.sampling_rate < 1:
+        drawn = -math.expm1(records * math.log1p(-segment.sampling_rate)) * (1 + 1e-12)
+    else:
+        drawn = 1.0
+    return Segment(
+        steps=segment.steps,
+        noise_multiplier=segment.noise_multiplier / records,
+        sampling_rate=min(drawn, 1.0),
+    )
+
+
+def _divided(value: float | None, records: int) -> float | None:
+    return None if value is None else value / records
 
 
 def _adaptive_clipping(count_noise_stddev: float | None) -> dict[str, Any]:

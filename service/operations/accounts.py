@@ -5,7 +5,6 @@ changes them, and it appends the entry that explains the change in the same brea
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import cast
@@ -22,25 +21,13 @@ from service.db.tables import Account, Dataset, LedgerEntry
 from service.operations.owned import Page, get_owned
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPage:
-    """A page of entries, newest first."""
-
-    rows: Sequence[LedgerEntry]
-    has_more: bool
-
-    @property
-    def next_cursor(self) -> str | None:
-        """What ``after`` takes for the next page: the last entry's sequence."""
-        return str(self.rows[-1].sequence) if self.has_more else None
-
-
 def make_terms(
     *,
     epsilon: Decimal,
     delta: Decimal | None,
     neighboring: Neighboring,
     privacy_unit: str,
+    records_per_unit: int,
     composition: ledger.Composition,
     planned: Event | None,
     orders: Sequence[float] | None,
@@ -54,14 +41,16 @@ def make_terms(
     if delta is None:
         if composition != "pure":
             raise InvalidInput(
-                f"A {composition} budget needs delta.", pointer="/budget/delta", code="MISSING_FIELD"
+                f"A {composition} budget needs delta.",
+                pointer="/budget/delta",
+                code="MISSING_FIELD",
             )
         delta = Decimal(0)
-    chosen = [x for x in ("planned", planned), ("orders", orders) if x[1] is not None]
+    chosen = [n for n, v in (("planned", planned), ("orders", orders)) if v is not None]
     if len(chosen) == 2 or (chosen and composition != "renyi") or (weights and not orders):  # noqa: PLR2004
         raise InvalidInput(
             "Give planned, or orders (with weights), or neither; both belong to renyi alone.",
-            pointer=f"/budget/{chosen[0][0] if chosen else 'weights'}",
+            pointer=f"/budget/{chosen[0] if chosen else 'weights'}",
             code="INCONSISTENT",
         )
     if planned is not None:
@@ -71,6 +60,7 @@ def make_terms(
             delta=delta,
             neighboring=neighboring,
             privacy_unit=privacy_unit,
+            records_per_unit=records_per_unit,
         )
     if orders is not None:
         shares = weights or ledger.equal_weights(len(orders))
@@ -79,6 +69,7 @@ def make_terms(
             delta=delta,
             neighboring=neighboring,
             privacy_unit=privacy_unit,
+            records_per_unit=records_per_unit,
             composition=composition,
             orders=tuple(float(order) for order in orders),
             weights=tuple(shares),
@@ -88,6 +79,7 @@ def make_terms(
         delta=delta,
         neighboring=neighboring,
         privacy_unit=privacy_unit,
+        records_per_unit=records_per_unit,
         composition=composition,
     )
 
@@ -102,6 +94,7 @@ def terms_of(account: Account) -> ledger.AccountTerms:
         composition=cast("ledger.Composition", account.composition),
         orders=tuple(account.orders),
         weights=tuple(Decimal(weight) for weight in account.weights),
+        records_per_unit=account.dataset.max_records_per_unit,
     )
 
 
@@ -129,9 +122,7 @@ def lock_accounts(
         InvalidInput: a dataset is named twice.
     """
     if len(set(dataset_ids)) < len(dataset_ids):
-        raise InvalidInput(
-            "A dataset is named twice.", pointer="/dataset_ids", code="INCONSISTENT"
-        )
+        raise InvalidInput("A dataset is named twice.", pointer="/dataset_ids", code="INCONSISTENT")
     ids = [account_of(session, principal, dataset_id=d).id for d in dataset_ids]
     return lock_accounts_by_id(session, ids)
 
@@ -199,7 +190,7 @@ def last_reserved(session: Session, account: Account) -> LedgerEntry | None:
 
 def entries_of(
     session: Session, account: Account, *, limit: int, after: str | None
-) -> EntryPage:
+) -> Page[LedgerEntry]:
     """The ``limit`` newest entries that are older than the cursor ``after``.
 
     Raises:
@@ -211,7 +202,8 @@ def entries_of(
             raise InvalidInput("after is the next_cursor of a list.", pointer="/after")
         query = query.where(LedgerEntry.sequence < int(after))
     found = session.scalars(query.order_by(LedgerEntry.sequence.desc()).limit(limit + 1)).all()
-    return EntryPage(found[:limit], len(found) > limit)
+    rows = found[:limit]
+    return Page(rows, str(rows[-1].sequence) if len(found) > limit else None)
 
 
 def _net(entry: ledger.Entry) -> list[int | None]:

@@ -74,8 +74,8 @@ def create_dataset(
             composition=terms.composition,
             orders=list(terms.orders),
             weights=[format(w, "f") for w in terms.weights],
-            posted=[0] * len(terms.orders),
-            pending=[0] * len(terms.orders),
+            posted=[0] * terms.dimensions,
+            pending=[0] * terms.dimensions,
             state="open",
             last_sequence=0,
         )
@@ -134,9 +134,11 @@ def _identity(
 
 
 def _refuse_second(session: Session, principal: Principal, *, fingerprint: str | None) -> None:
-    first = session.scalars(
-        owned(principal, Dataset).where(Dataset.fingerprint == fingerprint)
-    ).unique().one()
+    first = (
+        session.scalars(owned(principal, Dataset).where(Dataset.fingerprint == fingerprint))
+        .unique()
+        .one()
+    )
     raise Conflict(
         f"These records are registered already, as {first.id}; they have one budget.",
         code="DATASET_EXISTS",

@@ -9,22 +9,24 @@ from sqlalchemy.orm import Session
 
 from service.core.credentials import Principal
 from service.core.errors import InvalidInput, NotFound
+from service.db.ids import is_id
 from service.db.tables import Owned
 
 T = TypeVar("T", bound=Owned)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """One page of a list, newest first."""
+class Page(Generic[R]):
+    """One page of a list, newest first; ``next_cursor`` is what ``after`` takes."""
 
-    rows: Sequence[T]
-    has_more: bool
+    rows: Sequence[R]
+    next_cursor: str | None
 
     @property
-    def next_cursor(self) -> str | None:
-        """What ``after`` takes for the next page."""
-        return self.rows[-1].id if self.has_more else None
+    def has_more(self) -> bool:
+        """True if there is a next page."""
+        return self.next_cursor is not None
 
 
 def owned(principal: Principal, table: type[T]) -> Select[T]:
@@ -46,9 +48,9 @@ def get_owned(
     query = owned(principal, table).where(table.id == row_id)
     if lock:
         query = query.with_for_update(of=table).execution_options(populate_existing=True)
-    row = session.execute(query).unique().scalar_one_or_none()
+    row = session.execute(query).unique().scalar_one_or_none() if is_id(row_id) else None
     if row is None:
-        raise NotFound(f"There is no {row_id} here.")
+        raise NotFound(f"There is no {row_id!r} here.")
     return row
 
 
@@ -61,10 +63,10 @@ def page_of(
         InvalidInput: ``after`` is not a cursor.
     """
     if after is not None:
-        if not after.isascii() or len(after) > 64:  # noqa: PLR2004 - ids are shorter
+        if not is_id(after):
             raise InvalidInput("after is the next_cursor of a list.", pointer="/after")
         query = query.where(table.id < after)
-    found = (
-        session.execute(query.order_by(table.id.desc()).limit(limit + 1)).unique().scalars().all()
-    )
-    return Page(found[:limit], len(found) > limit)
+    newest = query.order_by(table.id.desc()).limit(limit + 1)
+    found = session.execute(newest).unique().scalars().all()
+    rows = found[:limit]
+    return Page(rows, rows[-1].id if len(found) > limit else None)

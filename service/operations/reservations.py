@@ -105,9 +105,7 @@ def reserve(
     return row
 
 
-def lease(
-    session: Session, principal: Principal, *, reservation_id: str, steps: int
-) -> Granted:
+def lease(session: Session, principal: Principal, *, reservation_id: str, steps: int) -> Granted:
     """Hand out the next ``steps`` steps and post their full price at once (R12).
 
     The new fencing token makes every older one useless.

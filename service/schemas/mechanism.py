@@ -285,18 +285,6 @@ class AdditiveNoiseWithoutNoise(Wire):
             return _ADDITIVE[self.type](noise_multiplier=1.0, count=self.count)
 
 
-class AdditiveNoiseWithoutSteps(Wire):
-    """Releases whose number is asked for."""
-
-    type: Literal["gaussian", "laplace", "discrete_gaussian"]
-    noise_multiplier: NoiseMultiplier
-
-    def to_core(self, *, pointer: str = "/mechanism") -> Additive:
-        """The template event of one release."""
-        with _at(pointer):
-            return _ADDITIVE[self.type](noise_multiplier=float(self.noise_multiplier))
-
-
 class RandomizedResponse(Wire):
     """``count`` answers of randomised response with odds e^epsilon."""
 
@@ -408,9 +396,7 @@ NoisyMechanism = Annotated[Mechanism, AfterValidator(_has_noise)]
 MechanismWithoutNoise = Annotated[
     DpSgdWithoutNoise | AdditiveNoiseWithoutNoise, Field(discriminator="type"), WITHOUT_TAGS
 ]
-MechanismWithoutSteps = Annotated[
-    DpSgdWithoutSteps | AdditiveNoiseWithoutSteps, Field(discriminator="type"), WITHOUT_TAGS
-]
+MechanismWithoutSteps = DpSgdWithoutSteps
 Compose.model_rebuild()
 Repeat.model_rebuild()
 _ADAPTER: Final[TypeAdapter[Any]] = TypeAdapter(AnyMechanism)

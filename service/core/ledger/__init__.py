@@ -40,6 +40,7 @@ from service.core.ledger.terms import (
     Composition,
     caps,
     default_terms,
+    equal_weights,
     planned_terms,
     spent_epsilon,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "apply",
     "caps",
     "default_terms",
+    "equal_weights",
     "fits",
     "is_nothing",
     "is_overdrawn",

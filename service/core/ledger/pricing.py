@@ -20,6 +20,7 @@ from service.core.events import (
     Repeated,
     StepwiseDpSgd,
     Zcdp,
+    for_unit,
     prefix,
 )
 from service.core.ledger.amounts import Amounts, ceiling, subtract
@@ -40,6 +41,7 @@ def price(event: Event, terms: AccountTerms) -> Amounts:
         InvalidInput: the composition of the terms cannot carry the event.
         NotCertified: a part states δ > 0 in a Rényi account.
     """
+    event = for_unit(event, records=terms.records_per_unit)
     match terms.composition:
         case "renyi":
             values = rdp(event, orders=terms.orders, neighboring=terms.neighboring)

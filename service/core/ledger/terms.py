@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from service.core.accounting.rdp import conversion, rdp
 from service.core.errors import InvalidInput
-from service.core.events import Event, Neighboring
+from service.core.events import Event, Neighboring, for_unit
 from service.core.ledger.amounts import UNIT, Amounts
 
 Composition = Literal["renyi", "zcdp", "pure"]
@@ -31,9 +31,22 @@ PLANNED_WEIGHTS: Final = tuple(map(Decimal, ("0.9", "0.05", "0.03", "0.02")))
 DIGITS: Final = Decimal("1e-6")  # ε is shown with six decimals, rounded against the spender
 
 
+_THEOREMS: Final = {
+    "renyi": "Rényi filter on a weighted grid of orders, fully adaptive: some order stays within "
+    "its cap (Feldman & Zrnic 2021; Lécuyer 2021; union over orders by weights)",
+    "zcdp": "zCDP filter, fully adaptive: the sum of ρ stays within one cap "
+    "(Whitehouse, Ramdas, Rogers & Wu 2023)",
+    "pure": "basic composition of pure differential privacy, fully adaptive "
+    "(Rogers, Roth, Ullman & Vadhan 2016)",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountTerms:
     """What an account promises and how it adds up.
+
+    ``records_per_unit`` is the most records that one privacy unit holds; events describe what
+    one record contributes, and are priced for the whole unit.
 
     ``orders`` and ``weights`` are empty unless ``composition`` is "renyi"; then they have
     equal length, each order is above 1, the orders rise, and the weights sum to 1.
@@ -46,6 +59,7 @@ class AccountTerms:
     composition: Composition = "renyi"
     orders: tuple[float, ...] = ()
     weights: tuple[Decimal, ...] = ()
+    records_per_unit: int = 1
 
     def __post_init__(self) -> None:
         if not (self.epsilon.is_finite() and 0 < self.epsilon <= MAX_EPSILON):
@@ -62,6 +76,11 @@ class AccountTerms:
                 pointer="/budget/orders",
                 code="INCONSISTENT",
             )
+
+    @property
+    def theorem(self) -> str:
+        """The statement that the account's promise rests on, for people."""
+        return _THEOREMS[self.composition]
 
     @property
     def dimensions(self) -> int:
@@ -108,6 +127,7 @@ def default_terms(
     delta: Decimal,
     neighboring: Neighboring,
     privacy_unit: str,
+    records_per_unit: int = 1,
     composition: Composition = "renyi",
 ) -> AccountTerms:
     """Terms for an unknown workload.
@@ -135,6 +155,7 @@ def default_terms(
         composition=composition,
         orders=orders,
         weights=weights,
+        records_per_unit=records_per_unit,
     )
 
 
@@ -145,6 +166,7 @@ def planned_terms(
     delta: Decimal,
     neighboring: Neighboring,
     privacy_unit: str,
+    records_per_unit: int = 1,
 ) -> AccountTerms:
     """Rényi terms for a known workload: 0.9 on its best order, the rest below it (R9).
 
@@ -159,6 +181,7 @@ def planned_terms(
     gaps = [0.125 * 1.25**i for i in range(50)]
     candidates = [1 + gap if gap < 8 else float(round(1 + gap)) for gap in gaps]
     candidates = [alpha for alpha in candidates if alpha <= MAX_ORDER]
+    event = for_unit(event, records=records_per_unit)
     costs = rdp(event, orders=candidates, neighboring=neighboring)
     room = [float(epsilon) - conversion(alpha, log_delta) for alpha in candidates]
     copies = [have / cost if cost > 0 else 0.0 for have, cost in zip(room, costs, strict=True)]
@@ -179,7 +202,13 @@ def planned_terms(
         privacy_unit=privacy_unit,
         orders=tuple(alpha for alpha, _ in pairs),
         weights=tuple(weight for _, weight in pairs),
+        records_per_unit=records_per_unit,
     )
+
+
+def equal_weights(count: int) -> tuple[Decimal, ...]:
+    """``count`` weights as equal as nine decimals allow, with sum 1."""
+    return _weights([1.0] * count, 0)
 
 
 def caps(terms: AccountTerms) -> Amounts:

@@ -214,6 +214,7 @@ def upgrade() -> None:
         sa.Column("account_id", sa.String(length=40), nullable=False),
         sa.Column("reserved", sa.JSON(), nullable=False),
         sa.Column("pending", sa.JSON(), nullable=False),
+        sa.Column("leased", sa.JSON(), nullable=False),
         sa.Column("posted", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(
             ["account_id"], ["accounts.id"], name=op.f("fk_holdings_account_id_accounts")

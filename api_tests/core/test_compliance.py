@@ -1,0 +1,601 @@
+"""Verdicts follow the privacy rules: each rule by name, each forgery found."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.core.claims import (
+    AccountFacts,
+    AuditFacts,
+    Claim,
+    Evidence,
+    LedgerFacts,
+    LogFacts,
+    SealedMeasures,
+)
+from service.core.compliance import check, rounded
+from service.core.errors import InvalidInput, NotCertified
+from service.core.events import (
+    Composed,
+    EpochDpSgd,
+    Event,
+    Gaussian,
+    Repeated,
+    StepwiseDpSgd,
+    poisson,
+)
+from service.core.findings import epsilon_floor
+from service.core.interval import Interval
+from service.core.noise_log import StepRecord
+from service.core.replay import certain_part, replay
+
+PLAN = poisson(sampling_rate=0.01, noise_multiplier=1.0, steps=100)
+SHUFFLED = EpochDpSgd(sampler="shuffle", updates_per_epoch=100, epochs=1, noise_multiplier=1.0)
+RECORD = StepRecord(
+    step=0,
+    noise_multiplier=1.0,
+    max_grad_norm=1.0,
+    sampler="poisson",
+    sampling_rate=0.01,
+    expected_batch_size=100.0,
+)
+
+
+def size(event):
+    """A stand-in for accounting: monotone in every parameter, dearer without amplification."""
+    match event:
+        case StepwiseDpSgd():
+            return sum(
+                s.steps * (s.sampling_rate / s.noise_multiplier) ** 2 for s in event.schedule
+            )
+        case EpochDpSgd():
+            return event.epochs / event.noise_multiplier**2
+        case Composed():
+            return sum(size(part) for part in event.parts)
+        case Repeated():
+            return event.times * size(event.of)
+        case _:
+            return event.count / event.noise_multiplier**2
+
+
+def epsilon_of(event, *, delta, neighboring):
+    factor = 20 * (2 if neighboring == "replace_one" else 1) * math.sqrt(-math.log(delta) / 10)
+    exact = factor * math.sqrt(size(event))
+    return Interval(0.99 * exact, 1.01 * exact)
+
+
+def upper(event, delta=1e-5):
+    return epsilon_of(event, delta=delta, neighboring="add_or_remove_one").upper
+
+
+def lower(event, delta=1e-5):
+    return epsilon_of(event, delta=delta, neighboring="add_or_remove_one").lower
+
+
+def a_claim(epsilon=None, **changes):
+    base = Claim(
+        epsilon=upper(PLAN) + 0.01 if epsilon is None else epsilon,
+        delta=1e-5,
+        neighboring="add_or_remove_one",
+        privacy_unit="record",
+        scope="single_job",
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def log_of(steps=100, **changes):
+    return [dataclasses.replace(RECORD, step=i, **changes) for i in range(steps)]
+
+
+def a_run(log=None, **changes):
+    rows = log_of() if log is None else log
+    base = Evidence(
+        subject="run",
+        reserved=PLAN,
+        replayed=replay(rows),
+        certain=certain_part(rows),
+        log=LogFacts(
+            steps=len(rows),
+            contiguous=True,
+            digests_match=True,
+            chained=True,
+            included=True,
+            sealed=True,
+            clock_forward=True,
+        ),
+        ledger=LedgerFacts(reserved_steps=100, leased_steps=len(rows), settled_steps=len(rows)),
+        account=AccountFacts(
+            epsilon=8.0,
+            delta=1e-5,
+            neighboring="add_or_remove_one",
+            privacy_unit="record",
+            state="open",
+        ),
+        ending="completed",
+        privacy_unit="record",
+        record_count=10_000,
+        record_count_is_public=True,
+        expected_batch_size=100.0,
+        dataset_matches=True,
+        signatures_valid=True,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def stated(event: Event = PLAN, **changes):
+    return dataclasses.replace(Evidence(subject="parameters", declared=event), **changes)
+
+
+def judge(claim=None, evidence=None, **options):
+    return check(claim or a_claim(), evidence or a_run(), epsilon_of=epsilon_of, **options)
+
+
+def finding(report, number):
+    return next(f for f in report.findings if f.number == number)
+
+
+# --- R20: the four verdicts ------------------------------------------------------------------
+
+
+def test_R20_a_true_claim_with_whole_evidence_is_supported():
+    report = judge()
+    assert report.verdict == "supported"
+    assert report.epsilon == Interval(lower(PLAN), upper(PLAN))
+    assert [f.number for f in report.findings] == list(range(1, 12))
+    assert report.evidence_level == "logged"
+
+
+def test_R20_the_upper_end_itself_is_supported_and_just_below_is_not():
+    assert judge(a_claim(upper(PLAN))).verdict == "supported"
+    assert judge(a_claim(math.nextafter(upper(PLAN), 0))).verdict == "undetermined"
+
+
+def test_R20_a_claim_below_the_lower_end_is_refuted():
+    report = judge(a_claim(lower(PLAN) * 0.99))
+    assert report.verdict == "refuted"
+    assert report.findings[0].check == "epsilon_recomputed"
+    assert report.findings[0].result == "fail"
+
+
+def test_R20_the_lower_end_is_rounded_down_before_it_refutes():
+    assert judge(a_claim(rounded(lower(PLAN), up=False))).verdict == "undetermined"
+
+
+def test_R20_a_claim_between_the_ends_is_undetermined():
+    assert judge(a_claim((lower(PLAN) + upper(PLAN)) / 2)).verdict == "undetermined"
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "neighboring", "privacy_unit", "scope"])
+def test_R17_a_claim_that_leaves_out_a_required_field_is_incomplete(name):
+    report = judge(dataclasses.replace(a_claim(), **{name: None}))
+    assert report.verdict == "incomplete"
+    assert report.findings[0].check == "claim_complete"
+    assert name in report.findings[0].detail
+    assert name in report.remedy
+
+
+def test_R17_nothing_is_computed_from_a_delta_or_relation_that_is_not_stated():
+    for name in ("delta", "neighboring"):
+        report = judge(dataclasses.replace(a_claim(), **{name: None}))
+        assert report.epsilon == Interval(0.0, math.inf)
+        assert report.strongest_supported_claim is None
+
+
+def test_R17_the_least_epsilon_is_told_when_epsilon_alone_is_missing():
+    report = judge(dataclasses.replace(a_claim(), epsilon=None))
+    assert report.strongest_supported_claim is not None
+    assert report.strongest_supported_claim.epsilon == rounded(upper(PLAN), up=True)
+
+
+def test_R17_another_privacy_unit_is_never_supported():
+    report = judge(a_claim(privacy_unit="user"))
+    assert report.verdict == "undetermined"
+    assert report.findings[0].number == 1
+
+
+def test_R20_a_lower_bound_on_all_updates_does_not_refute_the_final_model():
+    report = judge(a_claim(lower(PLAN) / 2, release="final_model"))
+    assert report.verdict == "undetermined"
+    assert "final model" in finding(report, 6).detail
+
+
+def test_R20_the_upper_end_supports_the_final_model_too():
+    assert judge(a_claim(release="final_model")).verdict == "supported"
+
+
+def test_R20_another_sampler_than_claimed_is_refuted_whatever_the_epsilon():
+    report = judge(a_claim(1e6, sampler="poisson"), stated(SHUFFLED))
+    assert report.verdict == "refuted"
+    assert finding(report, 4).result == "fail"
+    strongest = report.strongest_supported_claim
+    assert strongest is not None
+    assert strongest.sampler == "shuffle"
+    assert judge(strongest, stated(SHUFFLED)).verdict == "supported"
+
+
+def test_R4_a_shuffled_run_claimed_at_the_epsilon_of_poisson_is_refuted_with_the_number():
+    report = judge(a_claim(upper(PLAN)), stated(SHUFFLED))
+    assert report.verdict == "refuted"
+    assert report.epsilon.lower == lower(SHUFFLED)
+    assert f"{rounded(lower(SHUFFLED), up=False):.6g}" in finding(report, 6).detail
+    assert f"{rounded(upper(SHUFFLED), up=True):.6g}" in report.remedy
+
+
+def test_R20_what_cannot_be_certified_is_undetermined():
+    for refusal in (NotCertified("too small"), InvalidInput("no bound", pointer="/neighboring")):
+
+        def refuses(_event, *, refusal=refusal, **_options):
+            raise refusal
+
+        report = check(a_claim(), a_run(), epsilon_of=refuses)
+        assert report.verdict == "undetermined"
+        assert refusal.message in finding(report, 6).detail
+        assert report.epsilon == Interval(0.0, math.inf)
+
+
+def test_R20_no_noise_is_refuted_at_any_epsilon():
+    def unbounded(_event, **_options):
+        return Interval(math.inf, math.inf)
+
+    report = check(a_claim(1e300), stated(), epsilon_of=unbounded)
+    assert report.verdict == "refuted"
+    assert report.strongest_supported_claim is None
+
+
+@given(
+    claimed=st.floats(0.01, 50),
+    steps=st.integers(1, 300),
+    sigma=st.floats(0.5, 5),
+)
+def test_R20_supported_and_refuted_rest_on_certified_ends(claimed, steps, sigma):
+    event = poisson(sampling_rate=0.01, noise_multiplier=sigma, steps=steps)
+    report = judge(a_claim(claimed), stated(event))
+    if report.verdict == "supported":
+        assert upper(event) <= claimed
+    elif report.verdict == "refuted":
+        assert lower(event) > claimed
+    else:
+        assert report.verdict == "undetermined"
+        assert rounded(lower(event), up=False) <= claimed < upper(event)
+
+
+@given(
+    claimed=st.floats(0.01, 50),
+    steps=st.integers(1, 300),
+    sampler=st.sampled_from([None, "poisson"]),
+)
+def test_the_strongest_supported_claim_is_supported_and_no_smaller_one(claimed, steps, sampler):
+    event = poisson(sampling_rate=0.01, noise_multiplier=1.0, steps=steps)
+    strongest = judge(a_claim(claimed, sampler=sampler), stated(event)).strongest_supported_claim
+    assert strongest is not None
+    assert strongest.epsilon is not None
+    assert judge(strongest, stated(event)).verdict == "supported"
+    smaller = dataclasses.replace(strongest, epsilon=strongest.epsilon * (1 - 2e-5))
+    assert judge(smaller, stated(event)).verdict != "supported"
+
+
+# --- R18: stop rules ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "failed", "deadline", "unknown", "completed"])
+def test_R18_a_run_that_stopped_early_is_claimed_at_t_max(ending):
+    half = log_of(50)
+    early = a_run(half, ending=ending)
+    assert judge(a_claim(upper(replay(half))), early).verdict == "undetermined"
+    report = judge(a_claim(upper(PLAN)), early)
+    assert report.verdict == "supported"
+    assert report.epsilon.upper == upper(PLAN)
+    assert report.epsilon.lower == lower(replay(half))
+    assert "T_max" in finding(report, 6).detail
+
+
+def test_R18_a_stop_fixed_beforehand_is_claimed_at_its_own_steps():
+    half = log_of(50)
+    report = judge(a_claim(upper(replay(half))), a_run(half, ending="fixed_interruption"))
+    assert report.verdict == "supported"
+
+
+def test_R18_a_claim_cannot_declare_a_crash_to_have_been_planned():
+    report = judge(a_claim(stop_rule="fixed_steps"), a_run(log_of(50), ending="failed"))
+    assert report.verdict == "undetermined"
+    assert report.findings[0].number == 9
+
+
+def test_R18_a_stop_on_raw_private_validation_is_not_covered():
+    assert judge(a_claim(stop_rule="private_validation")).verdict == "undetermined"
+
+
+def test_R18_a_log_with_an_open_end_needs_its_t_max():
+    rows = log_of()
+    log = Evidence(
+        subject="log",
+        replayed=replay(rows),
+        certain=certain_part(rows),
+        log=LogFacts(steps=100, contiguous=True),
+    )
+    assert judge(a_claim(stop_rule="output_dependent"), log).verdict == "undetermined"
+    assert judge(a_claim(stop_rule="fixed_steps"), log).verdict == "supported"
+    assert judge(a_claim(), log).evidence_level == "logged"
+
+
+def test_a_run_that_is_still_open_is_undetermined():
+    assert judge(evidence=a_run(log_of(50), ending="open")).verdict == "undetermined"
+    assert (
+        judge(evidence=Evidence(subject="training_job", reserved=PLAN, ending="open")).verdict
+        == "undetermined"
+    )
+
+
+def test_what_was_reserved_but_never_ran_has_no_lower_bound():
+    queued = Evidence(subject="training_job", reserved=PLAN, ending="cancelled")
+    report = judge(a_claim(0.001), queued)
+    assert (report.verdict, report.epsilon.lower) == ("undetermined", 0.0)
+
+
+# --- R19: tuning ----------------------------------------------------------------------------
+
+
+def test_R19_the_best_of_several_runs_is_not_one_run():
+    for claim, evidence in (
+        (a_claim(tuning="best_of_k"), a_run()),
+        (a_claim(), a_run(tuning="sweep")),
+        (a_claim(tuning="none"), a_run(tuning="sweep")),
+    ):
+        report = judge(claim, evidence)
+        assert report.verdict == "undetermined"
+        assert report.findings[0].number == 9
+
+
+def test_R19_public_data_may_choose():
+    assert judge(a_claim(tuning="public_data")).verdict == "supported"
+
+
+def test_a_sweep_claim_without_a_recorded_sweep_is_undetermined():
+    report = judge(a_claim(100.0, scope="sweep"))
+    assert report.verdict == "undetermined"
+    assert "sweep" in finding(report, 6).detail
+
+
+def test_a_sweep_claim_pays_for_all_that_the_sweep_may_run():
+    sweep = Repeated(of=PLAN, times=4)
+    evidence = a_run(sweep=sweep)
+    assert judge(a_claim(upper(sweep), scope="sweep"), evidence).verdict == "supported"
+    assert judge(a_claim(upper(PLAN), scope="sweep"), evidence).verdict == "undetermined"
+
+
+# --- the lifetime of a dataset: caps only ---------------------------------------------------
+
+
+def test_R10_a_lifetime_claim_rests_on_the_cap():
+    assert judge(a_claim(8.0, scope="dataset_lifetime")).verdict == "supported"
+    report = judge(a_claim(7.9, scope="dataset_lifetime"))
+    assert report.verdict == "undetermined"
+    assert report.strongest_supported_claim is not None
+    assert report.strongest_supported_claim.epsilon == 8.0
+    assert judge(a_claim(lower(PLAN) / 2, scope="dataset_lifetime")).verdict == "refuted"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "overdrawn"},
+        {"delta": 1e-4},
+        {"neighboring": "replace_one"},
+        {"privacy_unit": "user"},
+        None,
+    ],
+)
+def test_R7_a_cap_promises_nothing_beyond_its_own_words(change):
+    run = a_run()
+    assert run.account is not None
+    account = None if change is None else dataclasses.replace(run.account, **change)
+    report = judge(a_claim(8.0, scope="dataset_lifetime"), a_run(account=account))
+    assert report.verdict == "undetermined"
+    assert report.epsilon.is_unbounded
+
+
+def test_R13_an_overdrawn_account_stops_single_claims_too():
+    run = a_run()
+    assert run.account is not None
+    overdrawn = a_run(account=dataclasses.replace(run.account, state="overdrawn"))
+    report = judge(evidence=overdrawn)
+    assert report.verdict == "undetermined"
+    assert report.findings[0].number == 8
+
+
+# --- forgeries ------------------------------------------------------------------------------
+
+
+def test_less_noise_on_one_step_is_refuted():
+    log = log_of()
+    log[42] = dataclasses.replace(log[42], noise_multiplier=0.999999)
+    report = judge(evidence=a_run(log))
+    assert report.verdict == "refuted"
+    assert "step 42" in finding(report, 3).detail
+    assert report.strongest_supported_claim is None
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        log_of(101),
+        log_of(sampling_rate=0.0101),
+        log_of(sampler="shuffle", epoch=0, updates_per_epoch=100),
+        log_of(count_noise_stddev=1.0),
+    ],
+)
+def test_weaker_steps_than_reserved_are_refuted(log):
+    report = judge(a_claim(1e4), a_run(log, ledger=None))
+    assert report.verdict == "refuted"
+    assert report.findings[0].number == 3
+
+
+def test_weaker_steps_leave_the_cap_of_the_dataset_undecided_not_false():
+    report = judge(a_claim(8.0, scope="dataset_lifetime"), a_run(log_of(101), ledger=None))
+    assert report.verdict == "undetermined"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"contiguous": False},
+        {"digests_match": False},
+        {"chained": False},
+        {"included": False},
+        {"clock_forward": False},
+        {"shared_with": ("run_other",)},
+        {"fault": "Chunk 3 is not the one sealed."},
+    ],
+)
+def test_R20_a_log_that_is_not_whole_is_undetermined_and_comes_first(change):
+    run = a_run()
+    assert run.log is not None
+    broken = dataclasses.replace(run, log=dataclasses.replace(run.log, **change))
+    for epsilon in (100.0, 0.001):
+        report = judge(a_claim(epsilon), broken)
+        assert report.verdict == "undetermined"
+        assert report.findings[0].number == 2
+        assert report.evidence_level == "declared"
+        assert report.strongest_supported_claim is None
+
+
+def test_another_dataset_is_found():
+    report = judge(evidence=a_run(dataset_matches=False))
+    assert (report.verdict, report.findings[0].number) == ("undetermined", 3)
+
+
+def test_a_bad_signature_is_found():
+    report = judge(evidence=a_run(signatures_valid=False))
+    assert (report.verdict, report.findings[0].number) == ("undetermined", 10)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        LedgerFacts(reserved_steps=100, leased_steps=100, settled_steps=99),
+        LedgerFacts(reserved_steps=100, leased_steps=None, settled_steps=50),
+        LedgerFacts(reserved_steps=90, leased_steps=100, settled_steps=100),
+    ],
+)
+def test_what_was_not_charged_is_found(facts):
+    report = judge(evidence=a_run(ledger=facts))
+    assert (report.verdict, report.findings[0].number) == ("undetermined", 8)
+
+
+def test_R6_a_normaliser_made_from_a_private_count_is_found():
+    private = a_run(record_count_is_public=False)
+    report = judge(evidence=private)
+    assert report.verdict == "undetermined"
+    assert "N_NOT_PROTECTED" in report.findings[0].detail
+    assert judge(evidence=dataclasses.replace(private, expected_batch_size=120.0)).verdict == (
+        "supported"
+    )
+
+
+def test_a_reservation_that_is_not_made_of_steps_cannot_vouch_for_a_run():
+    report = judge(a_claim(100.0), a_run(reserved=Gaussian(noise_multiplier=1.0), ledger=None))
+    assert report.verdict == "undetermined"
+
+
+# --- R25, R26: sealed data and seeds --------------------------------------------------------
+
+
+def measured(*, sizes=None, norms=None, steps=400):
+    rng = np.random.default_rng(0)
+    rows = log_of(steps)
+    plan = poisson(sampling_rate=0.01, noise_multiplier=1.0, steps=steps)
+    return a_run(
+        rows,
+        reserved=plan,
+        ledger=None,
+        sealed=SealedMeasures(
+            realized_batch_size=rng.binomial(10_000, 0.01, steps) if sizes is None else sizes,
+            sampling_rate=np.full(steps, 0.01),
+            noise_norm=np.sqrt(rng.chisquare(1000, steps)) if norms is None else norms,
+            noise_stddev=np.ones(steps),
+            dimension=1000,
+        ),
+    )
+
+
+def test_an_honest_log_passes_the_auditors_tests():
+    report = judge(a_claim(100.0), measured(), auditor=True)
+    assert report.verdict == "supported"
+    assert report.visibility == "auditor"
+    assert {f.number for f in report.findings if f.visibility == "auditor"} == {4, 5}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "number"),
+    [
+        (measured(sizes=np.full(400, 100)), 4),
+        (measured(sizes=np.random.default_rng(1).binomial(10_000, 0.02, 400)), 4),
+        (measured(norms=0.99 * np.sqrt(np.random.default_rng(2).chisquare(1000, 400))), 5),
+    ],
+)
+def test_a_forged_sealed_measure_is_seen_by_an_auditor_alone(evidence, number):
+    sealed = judge(a_claim(100.0), evidence, auditor=True)
+    assert (sealed.verdict, sealed.findings[0].number) == ("undetermined", number)
+    assert sealed.public_verdict == "supported"
+    open_report = judge(a_claim(100.0), evidence)
+    assert open_report.verdict == "supported"
+    assert open_report.visibility == "public"
+
+
+def test_R25_a_public_report_does_not_depend_on_sealed_measures():
+    forged = measured(sizes=np.full(400, 7))
+    assert judge(a_claim(), forged) == judge(a_claim(), measured())
+
+
+def test_R26_a_reproducible_run_is_worth_no_more_than_declared():
+    assert judge(evidence=a_run(reproducible=True, attested=True)).evidence_level == "declared"
+
+
+def test_the_evidence_level_follows_the_evidence():
+    assert judge(evidence=stated()).evidence_level == "declared"
+    assert judge(evidence=a_run(noise_regenerated=True)).evidence_level == "replayed"
+    assert judge(evidence=a_run(attested=True)).evidence_level == "attested"
+
+
+# --- separation and audits ------------------------------------------------------------------
+
+
+def test_a_separation_that_excludes_the_claim_refutes_it():
+    kappa = Interval(0.5, 0.6)
+    assert epsilon_floor(0.5, delta=1e-5) == pytest.approx(1.7627, abs=1e-3)
+    evidence = stated(separation=kappa)
+    assert judge(a_claim(1.7), evidence).verdict == "refuted"
+    assert finding(judge(a_claim(1.7), evidence), 7).result == "fail"
+    assert judge(a_claim(1.7, release="final_model"), evidence).verdict == "undetermined"
+    assert finding(judge(a_claim(100.0), evidence), 7).result == "pass"
+
+
+def test_the_floor_of_a_separation_of_one_over_root_eight_is_the_log_of_three():
+    assert epsilon_floor(1 / math.sqrt(8), delta=0.0) == pytest.approx(math.log(3))
+    assert epsilon_floor(-0.1, delta=1e-5) == 0.0
+    assert math.isinf(epsilon_floor(1.0, delta=1e-5))
+
+
+def test_R21_an_audit_against_the_claim_blocks_it_and_silence_is_no_proof():
+    audit = AuditFacts(
+        audit_id="aud_1",
+        epsilon_lower=50.0,
+        delta=1e-5,
+        confidence=0.99,
+        valid_for_any_mechanism=True,
+    )
+    assert judge(evidence=a_run(audits=(audit,))).verdict == "undetermined"
+    weak = dataclasses.replace(audit, valid_for_any_mechanism=False)
+    report = judge(evidence=a_run(audits=(weak,)))
+    assert report.verdict == "supported"
+    assert finding(report, 11).result == "inconclusive"
+
+
+@given(st.floats(1e-9, 1e9))
+def test_rounding_goes_the_way_it_says(value):
+    assert rounded(value, up=False) <= value <= rounded(value, up=True)
+    assert rounded(value, up=True) <= value * (1 + 1.1e-5)

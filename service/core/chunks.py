@@ -1,0 +1,179 @@
+"""Sealed chunks of a noise log: canonical bytes, digests, and the chain that orders them.
+
+A chunk's digest covers the canonical bytes of its releasable records and nothing else: they
+are public, so a plain hash hides nothing that must be hidden (R25). Each chunk's ``link``
+covers the link before it, so that a chunk cannot be changed, dropped, repeated or moved
+without changing the head.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from service.core.canonical import canonical, number
+from service.core.noise_log import Columns, StepRecord, columns
+from service.core.replay import Run, runs
+
+CHUNK_STEPS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The leaf of one chunk.
+
+    Args:
+        first_step: the first step in it.
+        end_step: the step after the last.
+        sha256: hex digest of the canonical bytes of its records.
+        summary: its runs of equal records: enough to replay it.
+        previous: the link of the chunk before it; None for the first.
+    """
+
+    first_step: int
+    end_step: int
+    sha256: str
+    summary: tuple[Run, ...]
+    previous: str | None
+
+    @property
+    def link(self) -> str:
+        """Hex digest of the leaf: the head of the log up to here."""
+        return hashlib.sha256(canonical(leaf(self))).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """The first fault of a chain: which chunk, and what is wrong with it."""
+
+    index: int
+    kind: str
+    detail: str
+
+
+def seal(log: Columns | Sequence[StepRecord], *, previous: str | None) -> Chunk:
+    """The chunk of some consecutive records.
+
+    Args:
+        log: at least one record.
+        previous: the link of the chunk before it, None if it is the first.
+    """
+    summary = _summary(log)
+    assert summary, "a chunk holds at least one record"
+    return Chunk(
+        first_step=summary[0].first_step,
+        end_step=summary[-1].end_step,
+        sha256=hashlib.sha256(canonical_records(summary)).hexdigest(),
+        summary=summary,
+        previous=previous,
+    )
+
+
+def leaf(chunk: Chunk) -> dict[str, Any]:
+    """The JSON of a chunk's leaf; the shell adds the id of the job."""
+    return {
+        "first_step": chunk.first_step,
+        "end_step": chunk.end_step,
+        "sha256": chunk.sha256,
+        "previous": chunk.previous,
+        "summary": [{"steps": run.steps} | _fields(run.record) for run in chunk.summary],
+    }
+
+
+def canonical_records(log: Columns | Sequence[StepRecord] | Sequence[Run]) -> bytes:
+    """One line of RFC 8785 JSON per record, each ended by a line feed: what is hashed."""
+    return b"".join(_lines(run) for run in _summary(log))
+
+
+def first_fault(
+    chunks: Sequence[Chunk], *, logs: Sequence[Columns | Sequence[StepRecord]] | None = None
+) -> Fault | None:
+    """The first chunk that does not fit, or None if the log is whole from step 0 on.
+
+    Args:
+        chunks: the leaves, in order.
+        logs: the records of each chunk, to be compared with its digest; None checks the
+            leaves alone.
+    """
+    step, link = 0, None
+    for index, chunk in enumerate(chunks):
+        if chunk.first_step != step:
+            return Fault(
+                index=index,
+                kind="steps",
+                detail=f"It begins at step {chunk.first_step}; step {step} comes next.",
+            )
+        if _steps_fault(chunk):
+            return Fault(index=index, kind="steps", detail="Its steps leave a gap or repeat.")
+        if chunk.previous != link:
+            return Fault(index=index, kind="chain", detail="It does not follow the one before.")
+        content: Columns | Sequence[StepRecord] | Sequence[Run] = chunk.summary
+        if logs is not None:
+            content = logs[index]
+        if not hmac.compare_digest(
+            hashlib.sha256(canonical_records(content)).hexdigest(), chunk.sha256
+        ):
+            return Fault(index=index, kind="digest", detail="Its records are not those sealed.")
+        step, link = chunk.end_step, chunk.link
+    return None
+
+
+def _summary(log: Columns | Sequence[StepRecord] | Sequence[Run]) -> tuple[Run, ...]:
+    if isinstance(log, Columns):
+        return runs(log)
+    if all(isinstance(item, Run) for item in log):
+        return tuple(item for item in log if isinstance(item, Run))
+    return runs(columns([item for item in log if isinstance(item, StepRecord)]))
+
+
+def _steps_fault(chunk: Chunk) -> bool:
+    step = chunk.first_step
+    for run in chunk.summary:
+        if run.first_step != step:
+            return True
+        step = run.end_step
+    return step != chunk.end_step
+
+
+def _fields(record: StepRecord) -> dict[str, Any]:
+    """The record as the wire shows it, absent fields left out."""
+    return {name: value for name in _NAMES if (value := getattr(record, name)) is not None}
+
+
+_NAMES: Final = (
+    "count_noise_stddev",
+    "epoch",
+    "expected_batch_size",
+    "max_grad_norm",
+    "noise_multiplier",
+    "sampler",
+    "sampling_rate",
+    "step",
+    "updates_per_epoch",
+)
+
+
+def _lines(run: Run) -> bytes:
+    """The lines of a run: only the step and the epoch change from one to the next."""
+    parts: list[str] = []
+    for name, value in _fields(run.record).items():
+        changing = name == "step" or (name == "epoch" and run.record.updates_per_epoch)
+        parts.append(f'"{name}":%({name})d' if changing else f'"{name}":{_plain(value)}')
+    template = "{" + ",".join(parts) + "}\n"
+    return "".join(template % numbers for numbers in _numbers(run)).encode()
+
+
+def _plain(value: str | float) -> str:
+    return f'"{value}"' if isinstance(value, str) else number(float(value))
+
+
+def _numbers(run: Run) -> Iterator[Mapping[str, int]]:
+    size, epoch = run.record.updates_per_epoch, run.record.epoch
+    if size is None or epoch is None:
+        for step in range(run.first_step, run.end_step):
+            yield {"step": step}
+        return
+    drift = epoch - run.first_step // size
+    for step in range(run.first_step, run.end_step):
+        yield {"step": step, "epoch": step // size + drift}
