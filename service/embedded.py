@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from service.supervisor import Program, SupervisionFailed, Supervisor
+from service.supervisor import Guard, Program, SupervisionFailed, Supervisor, guarded
 
 ADMIN_KEY_FILE: Final = "admin-key"
 _LONGEST_SOCKET_PATH: Final = 100  # bytes; the kernels' limit is 104 to 108
@@ -68,9 +68,10 @@ def up(
     commands = commands or Commands()
     try:
         root = _make_data_dir(data_dir)
-        with _only_one(root), _broker_socket(root) as broker_socket:
+        with _only_one(root), _broker_socket(root) as broker_socket, guarded() as guard:
             _serve(
                 root,
+                guard=guard,
                 address=(host, _free_port(host, port=port)),
                 environ=environ,
                 announce=announce,
@@ -149,6 +150,7 @@ def _bind_once(host: str, *, port: int) -> int:
 def _serve(
     root: Path,
     *,
+    guard: Guard,
     address: tuple[str, int],
     environ: Mapping[str, str],
     announce: Callable[[str], None],
@@ -167,6 +169,7 @@ def _serve(
             "PYTHONUNBUFFERED": "1",
         },
         log_dir=root / "logs",
+        guard=guard,
     )
     had_key = (root / ADMIN_KEY_FILE).exists()
     supervisor.run_once(Program(name="migrate", command=commands.migrate))
