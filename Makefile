@@ -71,8 +71,9 @@ deploy-lint: $(LINT)/.installed
 	$(LINT)/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(LINT)/bin/yamllint --strict docker-compose.yml .yamllint
 
+# Each program of benchmarks/ prints its figures and the machine that gave them.
 bench: install
-	$(BIN)/python -m pytest benchmarks --override-ini=testpaths=benchmarks -p no:cacheprovider -s
+	for program in benchmarks/*.py; do $(BIN)/python $$program || exit 1; done
 
 # Rewrites all locks from pyproject.toml. worker.txt goes without hashes (a CPU build of
 # torch may be a local one) and without the CUDA libraries, which come with the build.

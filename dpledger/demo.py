@@ -40,6 +40,9 @@ def run_demo(client: Client, *, console: Console) -> bool:
         privacy={"target_epsilon": TARGET_EPSILON, "delta": _DELTA, "max_grad_norm": 1.0},
     )
     console.print(f"job {job['id']}: {job['state']}, its worst case is reserved")
+    if forecast := job.get("forecast"):
+        noise, steps = forecast["noise_multiplier"], forecast["steps"]
+        console.print(f"  {steps} steps with noise multiplier {noise} keep ε ≤ {TARGET_EPSILON}")
     _follow(client, job_id=job["id"], console=console)
     job = client.wait(job["id"])
     if job["state"] != "succeeded":
@@ -105,9 +108,7 @@ def _bar(console: Console) -> Iterator[Progress]:
 
 def _tell_result(job: Json, *, console: Console) -> None:
     metrics, epsilon = job["result"]["metrics"], job["result"]["epsilon"]
-    accuracy = metrics.get("test_accuracy", metrics.get("accuracy"))
-    if accuracy is not None:
-        console.print(f"accuracy on the public test part: {accuracy:.4f}")
+    console.print(f"accuracy on the public test part: {metrics['test_accuracy']:.4f}")
     console.print(
         f"ε in [{epsilon['lower']:.6f}, {epsilon['upper']:.6f}] at δ = {_DELTA} "
         f"({_NEIGHBORING}; target {TARGET_EPSILON})"

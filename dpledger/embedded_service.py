@@ -23,6 +23,7 @@ class Address:
     data_dir: Path
 
 
+_LAST_LINES: Final = 10
 _UP: Final = (sys.executable, "-m", "dpledger", "up")
 
 
@@ -48,6 +49,8 @@ def embedded_service(command: Sequence[str] = _UP) -> Iterator[Address]:
             url = _read_url(up)
             api_key = (data_dir / "admin-key").read_text().strip()
             yield Address(url=url, api_key=api_key, data_dir=data_dir)
+        except ClientError as error:  # the logs go with the directory
+            raise ClientError(f"{error}\n{_last_words(data_dir)}") from error
         finally:
             up.send_signal(signal.SIGTERM)
             up.communicate()
@@ -63,6 +66,15 @@ def _read_url(up: subprocess.Popen[str]) -> str:
         if line.startswith("dpledger is ready at "):
             return line.split()[4]
     raise ClientError("dpledger up did not start:\n" + "".join(said))
+
+
+def _last_words(data_dir: Path) -> str:
+    """The ends of the logs."""
+    ends: list[str] = []
+    for log in sorted(data_dir.glob("logs/*.log")):
+        lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        ends += [f"--- {log.name}", *lines]
+    return "\n".join(ends)
 
 
 def _running_on(data_dir: Path) -> list[int]:

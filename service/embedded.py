@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from service.supervisor import Program, SupervisionFailed, Supervisor
+from service.supervisor import Guard, Program, SupervisionFailed, Supervisor, guarded
 
 ADMIN_KEY_FILE: Final = "admin-key"
 _LONGEST_SOCKET_PATH: Final = 100  # bytes; the kernels' limit is 104 to 108
@@ -68,9 +68,10 @@ def up(
     commands = commands or Commands()
     try:
         root = _make_data_dir(data_dir)
-        with _only_one(root), _broker_socket(root) as broker_socket:
+        with _only_one(root), _broker_socket(root) as broker_socket, guarded() as guard:
             _serve(
                 root,
+                guard=guard,
                 address=(host, _free_port(host, port=port)),
                 environ=environ,
                 announce=announce,
@@ -149,6 +150,7 @@ def _bind_once(host: str, *, port: int) -> int:
 def _serve(
     root: Path,
     *,
+    guard: Guard,
     address: tuple[str, int],
     environ: Mapping[str, str],
     announce: Callable[[str], None],
@@ -167,6 +169,7 @@ def _serve(
             "PYTHONUNBUFFERED": "1",
         },
         log_dir=root / "logs",
+        guard=guard,
     )
     had_key = (root / ADMIN_KEY_FILE).exists()
     supervisor.run_once(Program(name="migrate", command=commands.migrate))
@@ -177,11 +180,12 @@ def _serve(
         Program(
             name="gateway",
             command=(*commands.gateway, *listen),
-            stop_grace_s=2.0,
+            stop_grace_s=1.2,
             is_ready=lambda: _answers(f"{url}/readyz"),
         ),
-        Program(name="sweeper", command=commands.sweeper, stop_grace_s=0.5),
-        Program(name="worker", command=commands.worker, stop_grace_s=1.2),
+        Program(name="sweeper", command=commands.sweeper, stop_grace_s=0.3),
+        # The longest grace: a running job is stopped and settled in it.
+        Program(name="worker", command=commands.worker, stop_grace_s=2.5),
     ]
     if not given_broker:
         programs.append(_broker(root, socket_path=broker_socket))
@@ -215,7 +219,7 @@ def _broker(root: Path, *, socket_path: Path) -> Program:
             *("--dir", str(root / "broker"), "--save", "", "--appendonly", "yes"),
             *("--appendfsync", "everysec", "--maxmemory-policy", "noeviction"),
         ),
-        stop_grace_s=0.8,
+        stop_grace_s=0.5,
         is_ready=lambda: _pongs(socket_path),
     )
 

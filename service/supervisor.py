@@ -2,8 +2,8 @@
 
 What must hold: a program that dies is started again, with growing pauses; one that dies
 again and again ends everything; SIGTERM or one Ctrl-C stops all within ``STOP_WITHIN_S``,
-in the order given; when the supervisor itself is killed, the kernel kills the programs
-(lifeline.py). Only the standard library is used here, and there are no threads.
+in the order given; when the supervisor itself is killed, lifeline.py ends the programs and
+what they started. Only the standard library is used here, and there are no threads.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ _FIRST_PAUSE_S: Final = 0.25
 _CRASH_LOOP_DEATHS: Final = 5
 _CRASH_LOOP_WINDOW_S: Final = 60.0
 _LOG_BYTES: Final = 10_000_000
+_LIFELINE: Final = (sys.executable, "-I", "-S", lifeline.__file__)
 
 
 def _always() -> bool:
@@ -58,17 +59,56 @@ class _Child:
 
 @dataclass(slots=True)
 class _StopRequest:
-    """How often a stop was asked for; a second request does without the graces."""
+    """How often a stop was asked for."""
 
     count: int = 0
+
+    @property
+    def is_urgent(self) -> bool:
+        """True after a second Ctrl-C: the graces are over."""
+        return self.count > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The process that outlives a killed supervisor, and ends what it leaves behind."""
+
+    process: subprocess.Popen[str]
+
+    def watch(self, group: int) -> None:
+        """Have this process group killed if the supervisor ends without ``forget``."""
+        self._tell(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """The group has ended in good order."""
+        self._tell(f"-{group}\n")
+
+    def _tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # somebody killed it: the kernel's wish is left
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[Guard]:
+    """A guard for as long as the block runs."""
+    process = subprocess.Popen(  # noqa: S603 - our own program, no shell
+        [*_LIFELINE, "guard"], stdin=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield Guard(process)
+    finally:
+        process.communicate()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervisor:
-    """Where programs run: their environment and the directory of their logs."""
+    """Where programs run: their environment, the directory of their logs, their guard."""
 
     environ: Mapping[str, str]
     log_dir: Path
+    guard: Guard
 
     def run(self, programs: Sequence[Program], *, started: Callable[[], None]) -> None:
         """Run ``programs`` until SIGTERM, SIGHUP or Ctrl-C, then stop all of them.
@@ -95,7 +135,7 @@ class Supervisor:
                     time.sleep(_POLL_S)
             finally:
                 for child in crew:
-                    _stop(child, stop=stop)
+                    self._stop(child, stop=stop)
 
     def run_once(self, program: Program) -> None:
         """Run ``program`` to its end.
@@ -110,14 +150,14 @@ class Supervisor:
                 while not stop.count and not _has_ended(process):
                     time.sleep(_POLL_S)
             finally:
-                code = _stop(child, stop=stop)
+                code = self._stop(child, stop=stop)
         if stop.count:
             raise SupervisionFailed("Stopped.")
         if code:
             raise SupervisionFailed(f"{program.name} failed. {self._last_words(program)}")
 
     def _start(self, child: _Child) -> subprocess.Popen[bytes]:
-        shim = (sys.executable, "-I", "-S", lifeline.__file__, str(os.getpid()))
+        shim = (*_LIFELINE, "run", str(os.getpid()))
         with self._open_log(child.program) as log:
             child.process = subprocess.Popen(  # noqa: S603 - our own programs, no shell
                 [*shim, *child.program.command],
@@ -128,6 +168,7 @@ class Supervisor:
                 start_new_session=True,  # Ctrl-C at the terminal reaches the supervisor alone
                 umask=0o077,
             )
+        self.guard.watch(child.process.pid)
         return child.process
 
     def _open_log(self, program: Program) -> BinaryIO:
@@ -154,7 +195,7 @@ class Supervisor:
         now = time.monotonic()
         for child in crew:
             if child.process is not None and _has_ended(child.process):
-                _bury(child)
+                self._bury(child)
                 self._plan_restart(child, now=now)
             elif child.process is None and child.deaths and now >= child.retry_at:
                 self._start(child)
@@ -168,6 +209,26 @@ class Supervisor:
                 f"{_CRASH_LOOP_WINDOW_S:.0f} s; giving up. {self._last_words(child.program)}"
             )
         child.retry_at = now + _FIRST_PAUSE_S * 2.0 ** (len(child.deaths) - 1)
+
+    def _stop(self, child: _Child, *, stop: _StopRequest) -> int | None:
+        """Ask, wait for the grace, then kill; returns the exit status, None if not running."""
+        if child.process is None:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + child.program.stop_grace_s
+        while not _has_ended(child.process) and not stop.is_urgent and time.monotonic() < deadline:
+            time.sleep(_POLL_S / 5)
+        return self._bury(child)
+
+    def _bury(self, child: _Child) -> int:
+        """Kill what is left of the child's group, the child too if it lives, and reap it."""
+        process, child.process = child.process, None
+        assert process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        self.guard.forget(process.pid)  # before its number is free for others
+        return process.wait()
 
     def _last_words(self, program: Program) -> str:
         path = self._log_path(program)
@@ -194,28 +255,7 @@ def _stop_requests() -> Iterator[_StopRequest]:
             signal.signal(number, handler)
 
 
-def _stop(child: _Child, *, stop: _StopRequest) -> int | None:
-    """Ask, wait for the grace, then kill; returns the exit status, None if not running."""
-    if child.process is None:
-        return None
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child.process.pid, signal.SIGTERM)
-    deadline = time.monotonic() + child.program.stop_grace_s
-    while not _has_ended(child.process) and time.monotonic() < deadline and stop.count < 2:  # noqa: PLR2004 - a second Ctrl-C
-        time.sleep(_POLL_S / 5)
-    return _bury(child)
-
-
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """True if the process has ended. It is not reaped, so its group's number stays taken."""
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None
-
-
-def _bury(child: _Child) -> int:
-    """Kill what is left of the child's group, the child too if it lives, and reap it."""
-    process, child.process = child.process, None
-    assert process is not None
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    return process.wait()

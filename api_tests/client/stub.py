@@ -47,7 +47,11 @@ class Stub:
             "POST /v1/datasets": {"id": "ds_1"},
             "GET /v1/datasets/ds_1": {"id": "ds_1", "privacy_unit": "patient"},
             "GET /v1/datasets/ds_1/budget": {"spent": {"epsilon": "2.9"}, "reserved": None},
-            "POST /v1/training-jobs": {"id": "job_1", "state": "queued"},
+            "POST /v1/training-jobs": {
+                "id": "job_1",
+                "state": "queued",
+                "forecast": {"noise_multiplier": 1.3, "steps": 2},
+            },
             "GET /v1/training-jobs": {"data": [self.job], "has_more": False},
             "GET /v1/training-jobs/job_1": self.job,
             "GET /v1/training-jobs/job_1/events": EVENTS,

@@ -38,6 +38,14 @@ def test_a_service_that_does_not_start_tells_why():
         pass
 
 
+def test_the_ends_of_the_logs_outlive_a_failure_inside():
+    with pytest.raises(ClientError, match=r"no verdict\n--- worker.log\nout of memory"):  # noqa: SIM117, PT012
+        with embedded_service(command(STARTS)) as address:
+            (address.data_dir / "logs").mkdir()
+            (address.data_dir / "logs" / "worker.log").write_text("out of memory\n")
+            raise ClientError("no verdict")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
 def test_a_process_that_is_left_running_is_an_error():
     service = embedded_service(command(STARTS))

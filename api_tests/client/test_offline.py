@@ -10,28 +10,18 @@ from dpledger.cli import app
 from dpledger.offline import account
 
 POISSON = {"type": "dp_sgd", "sampler": "poisson", "sampling_rate": 0.01}
+RATE = "--sampling-rate 0.01"
 
 
-def calc(*words):
-    done = CliRunner().invoke(app, ["calc", *words, "--json"], env={"DPLEDGER_URL": ""})
+def calc(line):
+    words = ["calc", *line.split(), "--json"]
+    done = CliRunner().invoke(app, words, env={"DPLEDGER_URL": ""})
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
 def test_epsilon_contains_the_known_value():
-    answer = calc(
-        *[
-            "epsilon",
-            "--noise-multiplier",
-            "1.1",
-            "--sampling-rate",
-            "0.01",
-            "--steps",
-            "3000",
-            "--delta",
-            "1e-5",
-        ]
-    )
+    answer = calc(f"epsilon --noise-multiplier 1.1 {RATE} --steps 3000 --delta 1e-5")
     assert answer["epsilon"]["lower"] <= 2.6755 + 5e-5
     assert answer["epsilon"]["upper"] >= 2.6755 - 5e-5
     assert answer["epsilon"]["upper"] - answer["epsilon"]["lower"] < 0.01
@@ -50,12 +40,10 @@ def test_delta_at_the_upper_epsilon_is_within_the_given_delta():
 
 
 def test_noise_and_steps_keep_to_their_target():
-    noise = calc(
-        *["noise-multiplier", "--target-epsilon", "3", "--sampling-rate", "0.01", "--steps", "300"]
-    )
+    noise = calc(f"noise-multiplier --target-epsilon 3 {RATE} --steps 300")
     assert noise["achieved"]["epsilon"]["upper"] <= 3
-    words = f"--noise-multiplier {noise['noise_multiplier']} --sampling-rate 0.01"
-    steps = calc("steps", "--target-epsilon", "3", *words.split())
+    words = f"--noise-multiplier {noise['noise_multiplier']} {RATE}"
+    steps = calc(f"steps --target-epsilon 3 {words}")
     assert steps["steps"] >= 300
     assert steps["achieved"]["epsilon"]["upper"] <= 3
 

@@ -132,15 +132,17 @@ def test_one_signal_stops_everything_within_five_seconds_even_the_deaf(start, nu
     up = start(worker=DEAF)
     up.read_until("data:")
     family = up.family()
-    assert len(family) == 4
+    assert len(family) == len(["broker", "gateway", "guard", "sweeper", "worker"])
     up.process.send_signal(number)
     assert up.process.wait(timeout=5) == 0
     assert gone(family, within_s=0.5)
 
 
-def test_kill_9_of_the_supervisor_leaves_nothing_running(start):
-    up = start(worker=DEAF)
+@pytest.mark.parametrize("worker", [DEAF, PARENT])
+def test_kill_9_of_the_supervisor_leaves_nothing_running(start, worker):
+    up = start(worker=worker)
     up.read_until("data:")
+    wait_for((up.data_dir / "worker.pid").exists)
     family = up.family()
     up.process.kill()
     assert gone(family, within_s=5)
@@ -228,4 +230,4 @@ def test_a_data_directory_too_deep_for_a_unix_socket_works_and_is_private(start)
 def test_with_a_redis_url_no_broker_is_started(start):
     up = start(environ={"REDIS_URL": "redis://127.0.0.1:1/0"})
     up.read_until("data:")
-    assert len(up.family()) == 3
+    assert len(up.family()) == len(["gateway", "guard", "sweeper", "worker"])

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from dpledger.cli.console import FAILED, ApiKey, AsJson, Url, connect, output, print_json
+from dpledger.cli.console import ApiKey, AsJson, Url, connect, output, print_json
 from dpledger.demo import run_demo
 from dpledger.embedded_service import Address, embedded_service
+from dpledger.errors import ClientError
 from service import __version__
 
 
@@ -47,9 +48,9 @@ def demo(
         with connect(url, api_key) as client:
             output().print(f"service at {client.url}")
             fine = run_demo(client, console=output())
-    output().print("all as expected" if fine else "NOT as expected")
-    if not fine:
-        raise typer.Exit(FAILED)
+            if not fine:
+                raise ClientError("this is not what the demo should show")
+    output().print("all is as expected")
 
 
 def version(*, as_json: AsJson = False) -> None:
