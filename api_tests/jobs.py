@@ -109,7 +109,9 @@ def reservation_of(database: Database, job_id: str) -> Reservation:
 def balance(database: Database, dataset_id: str) -> tuple[list[Any], list[Any]]:
     """(posted, pending) of the dataset's account."""
     with database.read() as session:
-        row = session.scalars(select(Account).where(Account.dataset_id == dataset_id)).unique().one()
+        row = (
+            session.scalars(select(Account).where(Account.dataset_id == dataset_id)).unique().one()
+        )
         return list(row.posted), list(row.pending)
 
 
@@ -134,5 +136,7 @@ def price(database: Database, dataset_id: str, steps: int) -> list[Any]:
         steps=steps,
     )
     with database.read() as session:
-        row = session.scalars(select(Account).where(Account.dataset_id == dataset_id)).unique().one()
+        row = (
+            session.scalars(select(Account).where(Account.dataset_id == dataset_id)).unique().one()
+        )
         return list(ledger.price(event, accounts.terms_of(row)))

@@ -114,9 +114,7 @@ def reap(database, job_id):
         return job_sweep.reap(session, job_id=job_id)
 
 
-def test_a_submitted_job_holds_its_worst_case_and_is_announced_after_the_commit(
-    database, dataset
-):
+def test_a_submitted_job_holds_its_worst_case_and_is_announced_after_the_commit(database, dataset):
     rung = []
     job_id = queued_job(database, dataset, ring=rung.append)
     job = job_of(database, job_id)
@@ -177,24 +175,39 @@ def test_a_plan_for_a_target_meets_it(database, dataset):
     ("changes", "pointer"),
     [
         ({"training": {"model": "gpt"}}, "/training/model"),
-        ({"training": {"model": "mlp", "model_options": {"hidden": 0}}},
-         "/training/model_options/hidden"),
+        (
+            {"training": {"model": "mlp", "model_options": {"hidden": 0}}},
+            "/training/model_options/hidden",
+        ),
         ({"training": {"model": "mlp", "steps": 5}}, "/training/steps"),
         ({"limits": {"lease_steps": 5000}}, "/limits/lease_steps"),
         ({"seed": 3}, "/seed"),
-        ({"training": {"model": "mlp", "optimizer": {"name": "adam", "momentum": 0.5}}},
-         "/training/optimizer/momentum"),
-        ({"privacy": {"mechanism": MECHANISM, "adaptive_clipping": {"count_noise_stddev": 9.0}}},
-         "/privacy/adaptive_clipping"),
-        ({"privacy": {"mechanism": {
-            "type": "dp_sgd", "sampler": "shuffle", "updates_per_epoch": 10, "epochs": 1,
-            "noise_multiplier": 1.0}}}, "/privacy/mechanism"),
+        (
+            {"training": {"model": "mlp", "optimizer": {"name": "adam", "momentum": 0.5}}},
+            "/training/optimizer/momentum",
+        ),
+        (
+            {"privacy": {"mechanism": MECHANISM, "adaptive_clipping": {"count_noise_stddev": 9.0}}},
+            "/privacy/adaptive_clipping",
+        ),
+        (
+            {
+                "privacy": {
+                    "mechanism": {
+                        "type": "dp_sgd",
+                        "sampler": "shuffle",
+                        "updates_per_epoch": 10,
+                        "epochs": 1,
+                        "noise_multiplier": 1.0,
+                    }
+                }
+            },
+            "/privacy/mechanism",
+        ),
         ({"privacy": {"mechanism": {**MECHANISM, "steps": 2_000_000}}}, "/privacy/mechanism/steps"),
     ],
 )
-def test_what_the_trainer_cannot_do_is_refused_with_its_place(
-    database, dataset, changes, pointer
-):
+def test_what_the_trainer_cannot_do_is_refused_with_its_place(database, dataset, changes, pointer):
     with pytest.raises(InvalidInput) as refused:
         planned(database, dataset, **changes)
     assert refused.value.pointer == pointer
@@ -290,9 +303,7 @@ def test_a_log_other_than_the_one_replayed_does_not_succeed(database, job_id):
     assert refused.value.code == "LOG_INCOMPLETE"
 
 
-def test_R12_a_failed_run_pays_for_all_that_was_leased_and_for_no_more(
-    database, dataset, job_id
-):
+def test_R12_a_failed_run_pays_for_all_that_was_leased_and_for_no_more(database, dataset, job_id):
     held = started(database, job_id)
     lease(database, held, 0)
     record(database, held, 0, 5)
@@ -483,9 +494,7 @@ def test_a_reservation_that_its_owner_closed_ends_the_job_without_a_second_charg
     held = started(database, job_id)
     lease(database, held, 0)
     with database.write() as session:
-        reservations.release(
-            session, OWNER, reservation_id=reservation_of(database, job_id).id
-        )
+        reservations.release(session, OWNER, reservation_id=reservation_of(database, job_id).id)
     with pytest.raises(Conflict):
         lease(database, held, 5)
     with database.write() as session:

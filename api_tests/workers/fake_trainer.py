@@ -1,19 +1,19 @@
 """A scripted trainer: speaks the protocol without training; its first argument says how badly.
 
-    honest          does all steps, leaves model.bin
-    slow            as honest, a fifth of a second a step; SIGTERM stops it between steps
-    dies            is killed by its own hand after the first lease, nothing recorded
-    dies_recorded   as dies, after the second lease, the first one recorded
-    weak            records less noise than planned at step 3
-    over_run        runs more steps than it leased
-    deaf            ignores SIGTERM and goes on for ever after the first lease
-    gap             leaves step 1 out of its records
-    short           claims a result after the first lease
-    noise           says something that is no message
-    nan             sends NaN as a metric
-    liar            describes an artifact with another digest
-    silent          never says anything
-    asks_itself     says failed with a code of its own
+honest          does all steps, leaves model.bin
+slow            as honest, a fifth of a second a step; SIGTERM stops it between steps
+dies            is killed by its own hand after the first lease, nothing recorded
+dies_recorded   as dies, after the second lease, the first one recorded
+weak            records less noise than planned at step 3
+over_run        runs more steps than it leased
+deaf            ignores SIGTERM and goes on for ever after the first lease
+gap             leaves step 1 out of its records
+short           claims a result after the first lease
+noise           says something that is no message
+nan             sends NaN as a metric
+liar            describes an artifact with another digest
+silent          never says anything
+asks_itself     says failed with a code of its own
 """
 
 import hashlib

@@ -104,10 +104,10 @@ def test_an_honest_run_succeeds_and_leaves_its_files(worker, database, dataset, 
     assert job.epsilon["upper"] == job.request["forecast"]["epsilon"]["upper"]
     assert charged(database, dataset) == price(database, dataset, STEPS)
     with database.read() as session:
-        names = {a.name: a for a in jobs.artifacts_of(session, OWNER, job_id=job.id)}
+        names = {a.name: a.object for a in jobs.artifacts_of(session, OWNER, job_id=job.id)}
     store = FolderStore(tmp_path / "objects")
-    assert store.get(names["model.bin"].object) == b"weights"
-    assert b"fake trainer, honest" in store.get(names["trainer.log"].object)
+    assert store.get(names["model.bin"]) == b"weights"
+    assert b"fake trainer, honest" in store.get(names["trainer.log"])
     assert list((tmp_path / "running").iterdir()) == []
 
 
@@ -116,6 +116,7 @@ def test_R25_what_is_sealed_is_readable_with_the_key_alone(worker, database, dat
     store = FolderStore(tmp_path / "objects")
     with database.read() as session:
         chunks = chunks_of(session, job.id)
+        session.expunge_all()
     released = list(log_chunks.lines(store, [c.released_object for c in chunks]))
     assert [line["step"] for line in released] == list(range(STEPS))
     assert {name for line in released for name in line} == {
@@ -266,9 +267,7 @@ def test_a_worker_that_is_to_stop_ends_its_job_within_five_seconds(
     os.close(write)
 
 
-def test_a_job_that_was_taken_away_is_stopped_and_left_alone(
-    worker, database, dataset, tmp_path
-):
+def test_a_job_that_was_taken_away_is_stopped_and_left_alone(worker, database, dataset, tmp_path):
     job_id = queued_job(database, dataset)
     thread = in_background(worker("deaf"), job_id)
     wait_until(lambda: granted_steps(database, job_id) >= LEASE_STEPS)
