@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Final
 
 import anyio.to_thread
 import structlog
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 
 from service import __version__
 from service.api import (
+    accounting,
     datasets,
     health,
     keys,
@@ -30,6 +32,16 @@ from service.objects import FolderStore
 from service.operations.jobs import mark_dispatched
 from service.queue import CeleryQueue, celery_app
 from service.settings import Settings
+
+_ROUTES: Final = (
+    health,
+    keys,
+    datasets,
+    reservations,
+    accounting,
+    training_jobs,
+    problem_pages,
+)
 
 
 def make_app(settings: Settings) -> FastAPI:
@@ -81,7 +93,7 @@ def serve_with(parts: Parts) -> FastAPI:
     app.state.parts = parts
     app.state.stopping = threading.Event()  # set when the server begins to stop: ends streams
     problems.install(app)
-    for module in (health, keys, datasets, reservations, training_jobs, problem_pages):
+    for module in _ROUTES:
         app.include_router(module.router)
     openapi.install(app)
     app.add_middleware(

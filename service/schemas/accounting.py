@@ -22,6 +22,7 @@ from service.schemas.mechanism import (
 )
 
 AccountantName = Literal["auto", "rdp", "prv", "pld", "gdp"]
+CrossChecker = Literal["rdp", "prv", "pld", "gdp"]
 TargetEpsilon = Annotated[float, Field(gt=0, examples=[2.0])]
 
 _POISSON: Final[dict[str, Any]] = {
@@ -78,6 +79,11 @@ class EpsilonRequest(_Question):
 
     mechanism: Mechanism
     delta: Delta
+    cross_checks: list[CrossChecker] = Field(
+        default=["rdp", "gdp"],
+        max_length=4,
+        description="Who else is asked; prv and pld take about a second.",
+    )
 
 
 class DeltaRequest(_Question):
