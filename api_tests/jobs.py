@@ -4,12 +4,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from sqlalchemy import select
+
 from service.core.credentials import SCOPES, Principal
 from service.db.session import Database
 from service.db.tables import Account, Dataset, Job, LeaseGrant, Reservation
 from service.operations import accounts, datasets, job_plans, jobs
 from service.schemas.jobs import TrainingJobCreate
-from sqlalchemy import select
 
 OWNER = Principal(key_id="key_owner", tenant_id="default", scopes=frozenset(SCOPES))
 STRANGER = Principal(key_id="key_stranger", tenant_id="other", scopes=frozenset(SCOPES))

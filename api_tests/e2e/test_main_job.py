@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
+from sqlalchemy import select
 
 from api_tests.e2e.installation import Installation, installed, wait_until
 from api_tests.jobs import granted_steps
@@ -20,7 +21,6 @@ from service.db.tables import Account, HoldingRow, Job
 from service.operations.accounts import terms_of
 from service.operations.job_states import executed_so_far
 from service.queue import celery_app, publish
-from sqlalchemy import select
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
