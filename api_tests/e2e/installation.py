@@ -89,6 +89,13 @@ class Installation:
                     found.append(int(entry.name))
         return found
 
+    def children(self, name: str) -> list[int]:
+        """The processes that one of ours started."""
+        pid = self.processes[name].pid
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+
     def _command(self, name: str) -> Sequence[str]:
         match name:
             case "broker":

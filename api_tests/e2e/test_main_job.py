@@ -183,6 +183,21 @@ def test_a_running_job_is_cancelled_when_its_trainer_is_gone(site, dataset, data
     check_the_charge(database, job_id)
 
 
+def test_a_supervisor_that_sleeps_through_its_lease_changes_nothing_when_it_wakes(
+    site, dataset, database
+):
+    job_id = submit(site, dataset, mechanism=LONG, limits={"lease_steps": 50})
+    until_recording(site, job_id)
+    (supervisor,) = site.children("worker")
+    os.kill(supervisor, signal.SIGSTOP)
+    job = until_ended(site, job_id)
+    assert (job["state"], job["error"]["code"]) == ("failed", "WORKER_LOST")
+    os.kill(supervisor, signal.SIGCONT)
+    wait_until(lambda: site.pids("workers.trainer", job_id) == [], within_s=15)
+    assert get(site, job_id).json() == job
+    check_the_charge(database, job_id)
+
+
 def test_a_worker_that_is_stopped_settles_its_job_first(site, dataset, database):
     job_id = submit(site, dataset, mechanism=LONG, limits={"lease_steps": 50})
     until_recording(site, job_id)
