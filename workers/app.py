@@ -1,14 +1,20 @@
 """The worker's composition root: settings in, a Celery app with the training task out."""
 
 import os
-from typing import Any
+import sys
+import threading
+from typing import Any, Final
 
 from celery import Celery, signals
 
 from service.queue import celery_app
 from service.settings import Settings
 from workers import tasks
+from workers.busy import Busy
 from workers.process import die_with_parent
+
+#: A running job is stopped and settled well within this time.
+_SETTLED_WITHIN_S: Final = 10.0
 
 
 def make_worker_app(settings: Settings) -> Celery:
@@ -22,15 +28,29 @@ def make_worker_app(settings: Settings) -> Celery:
     app.conf.worker_disable_prefetch = True
     main = os.getpid()
     read, write = os.pipe()
+    busy = Busy(settings.data_dir / "running" / f"worker-{main}.lock")
 
     def child_begins(**_: Any) -> None:
         die_with_parent(main)
         os.close(write)
 
     def worker_stops(**_: Any) -> None:
-        os.write(write, b"x")  # stays readable: every child's supervisor sees it
+        os.write(write, b"x")  # stays readable: the supervisor sees it, and takes no other job
+        threading.Thread(target=_leave_when_settled, args=(busy,), daemon=True).start()
 
     signals.worker_process_init.connect(child_begins, weak=False)
     signals.worker_shutting_down.connect(worker_stops, weak=False)
-    tasks.register(app, settings, wake_up=read)
+    tasks.register(app, settings, wake_up=read, busy=busy)
     return app
+
+
+def _leave_when_settled(busy: Busy) -> None:
+    """Exit once no job runs: the pool's own farewell takes seconds and has nothing to say.
+
+    A message that is lost by this is sent again by the sweeper.
+    """
+    busy.wait_until_free(timeout_s=_SETTLED_WITHIN_S)
+    busy.remove()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -27,7 +27,7 @@ from workers.process import BrokenProtocol, Trainer
 _TICK_S: Final = 0.25
 _LOOK_EVERY_S: Final = 0.5
 _RENEWALS_PER_LEASE: Final = 3
-_STOP_GRACE_S: Final = 2.0  # of a worker that is to stop: all of it within seconds
+_STOP_GRACE_S: Final = 0.8  # of a worker that is to stop: whoever stops it is in a hurry
 _EXIT_WAIT_S: Final = 2.0
 _MAX_CHUNK_STEPS: Final = 4096
 _MAX_TEXT: Final = 500

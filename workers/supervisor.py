@@ -39,6 +39,7 @@ def run_job(parts: WorkerParts, job_id: str, *, wake_up: int | None = None) -> N
     """
     log = structlog.get_logger().bind(job_id=job_id)
     try:
+        _clear_leftovers(parts)
         job = _claim(parts, job_id)
     except (Unavailable, OperationalError, InterfaceError):
         log.warning("claim_failed")  # it stays queued, and the sweeper announces it again
@@ -63,6 +64,15 @@ def _claim(parts: WorkerParts, job_id: str) -> Job | None:
         return job_runs.claim(
             session, job_id=job_id, worker=parts.name, lease_s=parts.settings.lease_s
         )
+
+
+def _clear_leftovers(parts: WorkerParts) -> None:
+    """Remove the folders of claims that ended without their supervisor."""
+    for folder in (parts.settings.data_dir / "running").glob("job_*-*"):
+        job_id, _, token = folder.name.rpartition("-")
+        with parts.database.read() as session:
+            if not job_runs.is_held(session, job_id=job_id, token=int(token)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _train(

@@ -104,10 +104,10 @@ def test_an_honest_run_succeeds_and_leaves_its_files(worker, database, dataset, 
     assert job.epsilon["upper"] == job.request["forecast"]["epsilon"]["upper"]
     assert charged(database, dataset) == price(database, dataset, STEPS)
     with database.read() as session:
-        names = {a.name: a for a in jobs.artifacts_of(session, OWNER, job_id=job.id)}
+        names = {a.name: a.object for a in jobs.artifacts_of(session, OWNER, job_id=job.id)}
     store = FolderStore(tmp_path / "objects")
-    assert store.get(names["model.bin"].object) == b"weights"
-    assert b"fake trainer, honest" in store.get(names["trainer.log"].object)
+    assert store.get(names["model.bin"]) == b"weights"
+    assert b"fake trainer, honest" in store.get(names["trainer.log"])
     assert list((tmp_path / "running").iterdir()) == []
 
 
@@ -116,6 +116,7 @@ def test_R25_what_is_sealed_is_readable_with_the_key_alone(worker, database, dat
     store = FolderStore(tmp_path / "objects")
     with database.read() as session:
         chunks = chunks_of(session, job.id)
+        session.expunge_all()
     released = list(log_chunks.lines(store, [c.released_object for c in chunks]))
     assert [line["step"] for line in released] == list(range(STEPS))
     assert {name for line in released for name in line} == {

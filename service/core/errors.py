@@ -34,6 +34,10 @@ class DomainError(Exception):
         self.code = code or type(self).code
         self.fields: dict[str, Any] = dict(fields or {})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel from the processes that calculate: rebuilt without their ``__init__``."""
+        return _rebuilt, (type(self), self.message), self.__dict__
+
 
 class InvalidInput(DomainError):
     """A value that can be read but not accepted. ``pointer`` is an RFC 6901 JSON pointer."""
@@ -101,3 +105,7 @@ class Unavailable(DomainError):
 
     code = "UNAVAILABLE"
     retryable = True
+
+
+def _rebuilt(kind: type[DomainError], message: str) -> DomainError:
+    return kind.__new__(kind, message)

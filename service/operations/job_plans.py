@@ -4,14 +4,15 @@ Everything slow happens here, before any transaction: a plan is a function of th
 of public facts about the dataset, never of a record.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 from service.calculator import Calculator
-from service.core import accounting
-from service.core.errors import InvalidInput
-from service.core.events import DpSgd, Event, Neighboring, StepwiseDpSgd, poisson
+from service.core.accounting import answers, calibration
+from service.core.errors import InvalidInput, NotCertified
+from service.core.events import Neighboring, StepwiseDpSgd, poisson
 from service.core.interval import Interval
 from service.core.jobs import (
     Defaults,
@@ -89,54 +90,65 @@ def plan(body: TrainingJobCreate, *, dataset: Facts, calculator: Calculator) -> 
         )
     neighboring = body.privacy.neighboring or dataset.neighboring
     delta = dataset.delta if body.privacy.delta is None else float(body.privacy.delta)
+    target = body.privacy.target_epsilon
     preset = defaults_for(
-        dataset.source or "", body.training.model, model_options=body.training.model_options
+        dataset.source or "",
+        body.training.model,
+        model_options=body.training.model_options,
+        **({} if target is None else {"target_epsilon": float(target)}),
     )
-    mechanism = _mechanism(
+    mechanism, epsilon = _priced(
         body, preset, delta=delta, neighboring=neighboring, calculator=calculator
     )
     spec = _spec(body, preset, dataset=dataset, mechanism=mechanism, neighboring=neighboring)
-    epsilon = calculator.run(
-        accounting.epsilon_interval, spec.mechanism, delta=delta, neighboring=neighboring
-    )
     return Plan(spec=spec, request=_shown(body, spec, delta=delta, epsilon=epsilon))
 
 
-def _mechanism(
+def _priced(
     body: TrainingJobCreate,
     preset: Defaults,
     *,
     delta: float,
     neighboring: Neighboring,
     calculator: Calculator,
-) -> StepwiseDpSgd:
+) -> tuple[StepwiseDpSgd, Interval]:
+    """The mechanism as it will run, and its certified ε."""
     privacy, training = body.privacy, body.training
     if privacy.mechanism is not None:
         _forbid_beside_mechanism(training)
-        return trainable(privacy.mechanism.to_core(pointer="/privacy/mechanism"))
+        mechanism = trainable(privacy.mechanism.to_core(pointer="/privacy/mechanism"))
+        with _below_privacy():
+            answer = calculator.run(
+                answers.epsilon, mechanism, delta=delta, neighboring=neighboring
+            )
+        return mechanism, answer.epsilon
     template = poisson(
         sampling_rate=float(training.sampling_rate or preset.sampling_rate),
         noise_multiplier=1.0,
         steps=training.steps or preset.steps,
     )
-    return trainable(
-        calculator.run(
-            solve_noise,
+    with _below_privacy():
+        found = calculator.run(
+            calibration.noise_multiplier,
             template,
             target_epsilon=_target(privacy),
             delta=delta,
             neighboring=neighboring,
         )
-    )
+    return trainable(found.event), found.achieved
 
 
-def solve_noise(
-    template: DpSgd, *, target_epsilon: float, delta: float, neighboring: Neighboring
-) -> Event:
-    """``template`` at the least noise that meets the target; module-level, for a process."""
-    return accounting.noise_multiplier(
-        template, target_epsilon=target_epsilon, delta=delta, neighboring=neighboring
-    ).event
+@contextmanager
+def _below_privacy() -> Generator[None]:
+    """Errors of the accounting name its own fields; here they stand below ``privacy``."""
+    try:
+        yield
+    except NotCertified as error:
+        pointer = f"/privacy{error.pointer}"
+        raise NotCertified(error.message, pointer=pointer, code=error.code) from error
+    except InvalidInput as error:
+        pointer = f"/privacy{error.pointer}"
+        raise InvalidInput(error.message, pointer=pointer, code=error.code) from error
 
 
 def _target(privacy: PrivacyRequest) -> float:

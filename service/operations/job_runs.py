@@ -84,6 +84,12 @@ def claim(session: Session, *, job_id: str, worker: str, lease_s: float) -> Job 
     return job
 
 
+def is_held(session: Session, *, job_id: str, token: int) -> bool:
+    """Whether the claim with this token is the job's newest, and the job goes on."""
+    job = session.get(Job, job_id)
+    return job is not None and job.fencing_token == token and job.state not in TERMINAL
+
+
 def renew(session: Session, held: Claim, *, lease_s: float) -> None:
     """Say that the worker is alive.
 
