@@ -7,6 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api_tests.parts import Api, RecordingQueue
+from api_tests.postgres import postgres, postgres_url  # noqa: F401 - fixtures
 from service.api.deps import Parts
 from service.app import configure_logging, serve_with
 from service.calculator import Calculator
@@ -24,10 +25,14 @@ def logging_as_in_production() -> None:
     configure_logging("info")
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    """A migrated, empty database."""
-    made = Database(f"sqlite:///{tmp_path / 'dpledger.db'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A migrated, empty database: each test that uses one runs on both kinds."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'dpledger.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    made = Database(url, pool_size=70)
     migrate(made)
     yield made
     made.close()
