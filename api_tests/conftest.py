@@ -14,6 +14,7 @@ from service.db.migrations.run import migrate
 from service.db.session import Database
 from service.objects import FolderStore
 from service.operations.keys import create_first_key
+from service.sealing import FileSealer
 from service.settings import Settings
 
 
@@ -46,6 +47,7 @@ def client(database: Database, queue: RecordingQueue, tmp_path: Path) -> Iterato
         database=database,
         queue=queue,
         objects=FolderStore(tmp_path / "objects"),
+        sealer=FileSealer(tmp_path / "sealed-log.key"),
         calculator=Calculator(processes=1, timeout_s=60),
     )
     with TestClient(serve_with(parts), raise_server_exceptions=False) as made:

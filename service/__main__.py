@@ -1,10 +1,13 @@
 """``python -m service serve | migrate | bootstrap``: the gateway's own verbs."""
 
 import argparse
+import contextlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import uvicorn
 from sqlalchemy import func, select
@@ -64,16 +67,34 @@ def bootstrap(database: Database, *, key_file: Path) -> None:
 
 
 def _serve(settings: Settings, *, host: str, port: int) -> int:
-    uvicorn.run(
-        make_app(settings),
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=3,
-        server_header=False,
+    app = make_app(settings)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=3,
+            server_header=False,
+        ),
+        stopping=app.state.stopping,
     )
-    return 0
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again at its end
+        server.run()
+    return 0 if server.started else 1
+
+
+class _Server(uvicorn.Server):
+    """Tells the open streams to end as soon as the signal arrives, not after the grace."""
+
+    def __init__(self, config: uvicorn.Config, *, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._stopping.set()
+        super().handle_exit(sig, frame)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """The gateway's composition root: settings in, parts made, routes mounted."""
 
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Final
 
 import anyio.to_thread
 import structlog
@@ -12,6 +14,9 @@ from fastapi import FastAPI
 
 from service import __version__
 from service.api import (
+    accounting,
+    bounds,
+    checks,
     datasets,
     health,
     keys,
@@ -20,6 +25,7 @@ from service.api import (
     problem_pages,
     problems,
     reservations,
+    training_jobs,
 )
 from service.api.deps import Parts
 from service.calculator import Calculator
@@ -27,7 +33,20 @@ from service.db.session import Database
 from service.objects import FolderStore
 from service.operations.jobs import mark_dispatched
 from service.queue import CeleryQueue, celery_app
+from service.sealing import FileSealer
 from service.settings import Settings
+
+_ROUTES: Final = (
+    health,
+    keys,
+    datasets,
+    reservations,
+    accounting,
+    bounds,
+    checks,
+    training_jobs,
+    problem_pages,
+)
 
 
 def make_app(settings: Settings) -> FastAPI:
@@ -48,6 +67,7 @@ def make_parts(settings: Settings) -> Parts:
         database=database,
         queue=CeleryQueue(celery_app(settings.broker_url), published=published),
         objects=FolderStore(settings.data_dir / "objects"),
+        sealer=FileSealer(settings.data_dir / "sealed-log.key"),
         calculator=Calculator(
             processes=settings.calculation_processes, timeout_s=settings.calculation_timeout_s
         ),
@@ -77,8 +97,9 @@ def serve_with(parts: Parts) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
+    app.state.stopping = threading.Event()  # set when the server begins to stop: ends streams
     problems.install(app)
-    for module in (health, keys, datasets, reservations, problem_pages):
+    for module in _ROUTES:
         app.include_router(module.router)
     openapi.install(app)
     app.add_middleware(

@@ -1,13 +1,20 @@
-"""Slow calculations, away from the request threads: a bounded pool of processes."""
+"""Slow calculations, away from the request threads: a bounded pool of processes.
+
+Pure questions have one answer, so the newest answers are kept.
+"""
 
 import functools
 import multiprocessing
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from service.core.errors import NotCertified, Unavailable
+
+_KEPT: Final = 1024
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,18 +28,36 @@ class Calculator:
         self._processes = processes
         self._timeout_s = timeout_s
         self._pool = self._new_pool()
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
+        self._lock = threading.Lock()
 
     def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The value of a pure, module-level function of picklable arguments.
+        """The value of a pure, module-level function of hashable, picklable arguments.
 
         Raises:
             NotCertified: CALCULATION_TOO_LONG, no answer within the limit.
             Unavailable: the process died (out of memory); the pool is made anew.
         """
+        key = (function, args, tuple(sorted(kwargs.items())))
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        value = self._run(functools.partial(function, *args, **kwargs))
+        with self._lock:
+            self._kept[key] = value
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return value
+
+    def close(self) -> None:
+        """Stop all processes."""
+        _stop(self._pool)
+
+    def _run(self, call: Callable[[], T]) -> T:
         pool = self._pool
         try:
-            future = pool.submit(functools.partial(function, *args, **kwargs))
-            return future.result(timeout=self._timeout_s)
+            return pool.submit(call).result(timeout=self._timeout_s)
         except FutureTimeout as error:
             self._replace(pool)
             raise NotCertified(
@@ -42,10 +67,6 @@ class Calculator:
         except BrokenExecutor as error:
             self._replace(pool)
             raise Unavailable("The calculation was cut off; try again.") from error
-
-    def close(self) -> None:
-        """Stop all processes."""
-        _stop(self._pool)
 
     def _replace(self, pool: ProcessPoolExecutor) -> None:
         if self._pool is pool:  # another thread may have done so already

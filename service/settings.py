@@ -48,6 +48,10 @@ class Settings(BaseSettings):
     )
     log_level: str = Field(default="info", description="debug, info, warning or error.")
 
+    def job_folder(self, job_id: str, *, token: int) -> Path:
+        """Where the files of one claim of a job are, on the machine that runs it."""
+        return self.data_dir / "running" / f"{job_id}-{token}"
+
     @model_validator(mode="after")
     def _default_database(self) -> Self:
         if not self.database_url:

@@ -13,6 +13,7 @@ from service.core.noise_log import (
     is_contiguous,
     parse,
     records,
+    times_go_forward,
 )
 
 LINE = {
@@ -181,3 +182,10 @@ def test_contiguous_means_every_step_once():
     assert is_contiguous(columns(rows))
     assert not is_contiguous(columns([rows[0], rows[2]]))
     assert not is_contiguous(columns([rows[0], rows[0], rows[1]]))
+
+
+def test_a_clock_that_goes_back_is_found_across_offsets():
+    forward = ["2026-01-02T03:00:00Z", None, "2026-01-02T05:00:00+02:00", "2026-01-02T03:00:01Z"]
+    assert times_go_forward(forward) is True
+    assert times_go_forward([*forward, "2026-01-02T04:00:00+01:30"]) is False
+    assert times_go_forward(["2026-01-02T03:00:00Z", None]) is None

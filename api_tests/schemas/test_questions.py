@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
+from service.core.accounting import answers, calibration
 from service.core.claims import Evidence
 from service.core.compliance import check
 from service.core.errors import InvalidInput
@@ -189,3 +190,58 @@ def test_what_fields_of_a_step_make_impossible_together_is_raised_with_the_full_
     with pytest.raises(InvalidInput) as caught:
         to_core([upload], pointer="/subject/steps")
     assert caught.value.pointer == "/subject/steps/0/updates_per_epoch"
+
+
+def test_the_answers_of_the_core_become_answers_on_the_wire():
+    request = accounting.EpsilonRequest.model_validate(GOOD[accounting.EpsilonRequest][1])
+    found = answers.epsilon(
+        request.mechanism.to_core(), delta=request.delta, neighboring=request.neighboring
+    )
+    shown = accounting.EpsilonAnswer.from_core(found, request=request, elapsed_ms=1.0).model_dump(
+        mode="json"
+    )
+    assert shown["object"] == "accounting.epsilon"
+    assert shown["epsilon"]["upper"] == found.epsilon.upper
+    assert (shown["certified"], shown["neighboring"]) == (True, "add_or_remove_one")
+    codes = {w["code"] for w in shown["warnings"]}
+    assert "SHUFFLE_NOT_AMPLIFIED" in codes
+    assert all(w["action"] for w in shown["warnings"])
+
+
+def test_delta_at_an_epsilon_is_answered_the_same_way():
+    request = accounting.DeltaRequest.model_validate(GOOD[accounting.DeltaRequest][0])
+    found = answers.delta(
+        request.mechanism.to_core(), epsilon=request.epsilon, neighboring=request.neighboring
+    )
+    shown = accounting.DeltaAnswer.from_core(found, request=request, elapsed_ms=1.0)
+    assert shown.delta.upper == found.delta.upper
+    assert shown.epsilon == 2.0
+
+
+def test_calibrated_noise_is_shown_with_the_mechanism_it_makes():
+    request = accounting.NoiseMultiplierRequest.model_validate(
+        GOOD[accounting.NoiseMultiplierRequest][0]
+    )
+    found = calibration.noise_multiplier(
+        request.mechanism.to_core(),
+        target_epsilon=request.target_epsilon,
+        delta=request.delta,
+        neighboring=request.neighboring,
+    )
+    shown = accounting.NoiseMultiplierAnswer.from_core(found, request=request, elapsed_ms=1.0)
+    assert shown.achieved.epsilon.upper is not None
+    assert shown.achieved.epsilon.upper <= 2.0
+    assert shown.mechanism.to_core() == found.event
+
+
+def test_calibrated_steps_are_shown_with_the_mechanism_they_make():
+    request = accounting.StepsRequest.model_validate(GOOD[accounting.StepsRequest][0])
+    found = calibration.steps(
+        request.mechanism.to_core(),
+        target_epsilon=request.target_epsilon,
+        delta=request.delta,
+        neighboring=request.neighboring,
+    )
+    shown = accounting.StepsAnswer.from_core(found, request=request, elapsed_ms=1.0)
+    assert shown.mechanism.to_core() == found.event
+    assert shown.steps == found.steps > 0

@@ -25,6 +25,7 @@ from service.db.session import Database
 from service.objects import ObjectStore
 from service.operations import idempotency, keys
 from service.queue import JobQueue
+from service.sealing import Sealer
 from service.settings import Settings
 
 _MAX_KEY: Final = 255
@@ -57,6 +58,7 @@ class Parts:
     database: Database
     queue: JobQueue
     objects: ObjectStore
+    sealer: Sealer
     calculator: Calculator
 
 

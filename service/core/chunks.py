@@ -81,6 +81,15 @@ def leaf(chunk: Chunk) -> dict[str, Any]:
     }
 
 
+def runs_of(summary: Sequence[Mapping[str, Any]]) -> tuple[Run, ...]:
+    """The runs of equal records of a stored leaf: what ``leaf`` wrote as its summary."""
+    found: list[Run] = []
+    for entry in summary:
+        record = StepRecord(**{name: value for name, value in entry.items() if name != "steps"})
+        found.append(Run(first_step=record.step, steps=entry["steps"], record=record))
+    return tuple(found)
+
+
 def canonical_records(log: Columns | Sequence[StepRecord] | Sequence[Run]) -> bytes:
     """One line of RFC 8785 JSON per record, each ended by a line feed: what is hashed."""
     return b"".join(_lines(run) for run in _summary(log))

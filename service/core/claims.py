@@ -79,8 +79,6 @@ class LogFacts:
         chained: each chunk follows the one before it; None if nothing is sealed.
         included: the chunks are in the Merkle log; None if that was not looked at.
         sealed: the log is closed: nothing can be appended any more.
-        clock_forward: sealed times never go back; None if there are none.
-        shared_with: other runs that show the very same sealed measures.
         fault: the first fault, in words.
     """
 
@@ -90,8 +88,6 @@ class LogFacts:
     chained: bool | None = None
     included: bool | None = None
     sealed: bool | None = None
-    clock_forward: bool | None = None
-    shared_with: tuple[str, ...] = ()
     fault: str | None = None
 
 
@@ -155,6 +151,8 @@ class SealedMeasures:
         noise_norm: of shape (steps,), beside ``noise_stddev``.
         noise_stddev: the recorded σ·C, of shape (steps,).
         dimension: coordinates of the noised sum.
+        clock_forward: times never go back.
+        shared_with: other runs that show the very same measures.
     """
 
     realized_batch_size: NDArray[np.int64] | None = None
@@ -162,6 +160,8 @@ class SealedMeasures:
     noise_norm: NDArray[np.float64] | None = None
     noise_stddev: NDArray[np.float64] | None = None
     dimension: int | None = None
+    clock_forward: bool | None = None
+    shared_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

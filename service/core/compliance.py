@@ -272,7 +272,7 @@ def _remedy(
 
 
 def _level(evidence: Evidence, found: Sequence[Finding]) -> EvidenceLevel:
-    whole = any(f.check == "log_whole" and f.result == "pass" for f in found)
+    whole = all(f.result == "pass" for f in found if f.check == "log_whole")
     if evidence.log is None or not whole or evidence.reproducible:  # R26
         return "declared"
     if evidence.attested:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from service.core.claims import Claim, Evidence, Finding, LogFacts
+from service.core.claims import Claim, Evidence, Finding, LogFacts, SealedMeasures
 from service.core.events import (
     Composed,
     EpochDpSgd,
@@ -87,7 +87,6 @@ def log_whole(evidence: Evidence) -> Finding:
         (log.digests_match, "chunk digests"),
         (log.chained, "the chain of chunks"),
         (log.included, "Merkle inclusion"),
-        (log.clock_forward, "the order of times"),
     ):
         seen.append(f"{words} {'right' if good else 'not examined'}")
     return Finding(number=2, check="log_whole", result="pass", detail="; ".join(seen) + ".")
@@ -202,19 +201,33 @@ def samplers(event: Event | None) -> set[Sampler]:
 
 
 def sealed_findings(evidence: Evidence, *, event: Event | None) -> tuple[Finding, ...]:
-    """(4) and (5) on sealed measures: for auditors alone."""
+    """(2), (4) and (5) on sealed measures: for auditors alone."""
     sealed = evidence.sealed
     if sealed is None:
         return ()
     found: list[Finding] = []
+    fault = _sealed_fault(sealed)
+    if fault is not None or sealed.clock_forward is not None:
+        found.append(
+            Finding(
+                number=2,
+                check="log_whole",
+                result="pass" if fault is None else "fail",
+                effect="none" if fault is None else "blocks",
+                visibility="auditor",
+                detail=fault or "Times go forward.",
+            )
+        )
     sizes, rates, n = sealed.realized_batch_size, sealed.sampling_rate, evidence.record_count
     # Binomial draws are what Poisson sampling promises; other samplers promise other sizes.
-    if sizes is not None and rates is not None and n is not None and samplers(event) == {"poisson"}:
-        outcomes = batch_sizes(sizes, sampling_rate=rates, record_count=n) if len(sizes) else ()
+    poisson = samplers(event) == {"poisson"}
+    if poisson and sizes is not None and len(sizes) and rates is not None and n is not None:
+        outcomes = batch_sizes(sizes, sampling_rate=rates, record_count=n)
         found.append(_statistical(4, "sampler_as_claimed", outcomes))
     norms, scale, d = sealed.noise_norm, sealed.noise_stddev, sealed.dimension
-    if norms is not None and scale is not None and d is not None and bool((scale > 0).all()):
-        outcomes = noise_norms(norms, noise_stddev=scale, dimension=d) if len(norms) else ()
+    noised = scale is not None and bool((scale > 0).all())
+    if noised and norms is not None and len(norms) and scale is not None and d is not None:
+        outcomes = noise_norms(norms, noise_stddev=scale, dimension=d)
         found.append(_statistical(5, "noise_plausible", outcomes))
     return tuple(found)
 
@@ -426,10 +439,14 @@ def _log_fault(log: LogFacts) -> str | None:
         return "The chunks do not follow each other."
     if log.included is False:
         return "A chunk is not in the Merkle log."
-    if log.clock_forward is False:
+    return None
+
+
+def _sealed_fault(sealed: SealedMeasures) -> str | None:
+    if sealed.clock_forward is False:
         return "The clock goes back within the log."
-    if log.shared_with:
-        return f"The same measures belong to {', '.join(log.shared_with)}: one log, two runs."
+    if sealed.shared_with:
+        return f"The same measures belong to {', '.join(sealed.shared_with)}: one log, two runs."
     return None
 
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Final, Literal, cast
 
 import numpy as np
@@ -196,7 +197,7 @@ def columns(records: Sequence[StepRecord]) -> Columns:
 def records(table: Columns) -> tuple[StepRecord, ...]:
     """The records of ``table``; ``columns`` gives equal columns back."""
     lists: list[list[Any]] = [getattr(table, f.name).tolist() for f in fields(table)]
-    rows: Iterator[tuple[Any, ...]] = zip(*lists, strict=True)
+    lines: Iterator[tuple[Any, ...]] = zip(*lists, strict=True)
     return tuple(
         StepRecord(
             step=step,
@@ -209,13 +210,30 @@ def records(table: Columns) -> tuple[StepRecord, ...]:
             updates_per_epoch=updates or None,
             count_noise_stddev=count_noise or None,
         )
-        for step, noise, clip, sampler, rate, batch, epoch, updates, count_noise in rows
+        for step, noise, clip, sampler, rate, batch, epoch, updates, count_noise in lines
     )
+
+
+def rows(table: Columns, chosen: NDArray[np.int64]) -> Columns:
+    """The rows of ``table`` at the indices ``chosen``."""
+    return Columns(**{f.name: getattr(table, f.name)[chosen] for f in fields(table)})
 
 
 def is_contiguous(table: Columns, *, first_step: int = 0) -> bool:
     """True if the steps are first_step, first_step + 1, … without a gap or a repeat."""
     return bool(np.array_equal(table.step, first_step + np.arange(len(table))))
+
+
+def times_go_forward(times: Sequence[str | None]) -> bool | None:
+    """True if no time is before an earlier one; None if there are fewer than two.
+
+    Args:
+        times: RFC 3339 with an offset, in the order of the steps; None is left out.
+    """
+    known = [datetime.fromisoformat(at) for at in times if at is not None]
+    if len(known) < 2:
+        return None
+    return all(a <= b for a, b in pairwise(known))
 
 
 _REQUIRED: Final = ("step", "noise_multiplier", "max_grad_norm", "sampler", "expected_batch_size")

@@ -25,7 +25,7 @@ from service.core.events import (
     Segment,
     StepwiseDpSgd,
 )
-from service.core.noise_log import EPOCH_SAMPLERS, SAMPLERS, Columns, StepRecord, columns
+from service.core.noise_log import EPOCH_SAMPLERS, Columns, StepRecord, columns, records, rows
 
 Remainder = Literal["dropped", "kept"]
 
@@ -60,10 +60,10 @@ def runs(log: Columns | Sequence[StepRecord]) -> tuple[Run, ...]:
     if not len(table):
         return ()
     starts = np.flatnonzero(_changes(table))
-    ends = np.append(starts[1:], len(table))
+    lengths = np.diff(np.append(starts, len(table))).tolist()
     return tuple(
-        Run(first_step=int(table.step[a]), steps=int(b - a), record=_record_at(table, int(a)))
-        for a, b in zip(starts, ends, strict=True)
+        Run(first_step=record.step, steps=steps, record=record)
+        for record, steps in zip(records(rows(table, starts)), lengths, strict=True)
     )
 
 
@@ -133,21 +133,6 @@ def _changes(table: Columns) -> NDArray[np.bool_]:
         same &= column[1:] == column[:-1]
     changed[1:] = ~same
     return changed
-
-
-def _record_at(table: Columns, row: int) -> StepRecord:
-    epoch = int(table.epoch[row])
-    return StepRecord(
-        step=int(table.step[row]),
-        noise_multiplier=float(table.noise_multiplier[row]),
-        max_grad_norm=float(table.max_grad_norm[row]),
-        sampler=SAMPLERS[int(table.sampler[row])],
-        sampling_rate=float(table.sampling_rate[row]),
-        expected_batch_size=float(table.expected_batch_size[row]),
-        epoch=None if epoch < 0 else epoch,
-        updates_per_epoch=int(table.updates_per_epoch[row]) or None,
-        count_noise_stddev=float(table.count_noise_stddev[row]) or None,
-    )
 
 
 def _as_runs(log: Columns | Sequence[StepRecord] | Sequence[Run]) -> Sequence[Run]:

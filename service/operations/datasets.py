@@ -37,7 +37,11 @@ def create_dataset(
         InvalidInput: a source off the allow-list, or numbers that contradict a built-in.
     """
     count, known = _identity(
-        source, record_count=record_count, fingerprint=fingerprint, allowed=allowed_sources
+        source,
+        record_count=record_count,
+        fingerprint=fingerprint,
+        records_per_unit=max_records_per_unit,
+        allowed=allowed_sources,
     )
     now = datetime.now(UTC)
     dataset_id = new_id("ds")
@@ -100,6 +104,7 @@ def _identity(
     *,
     record_count: int | None,
     fingerprint: str | None,
+    records_per_unit: int,
     allowed: Sequence[str],
 ) -> tuple[int, str | None]:
     """(record count, fingerprint): a built-in knows its own, other data is declared."""
@@ -114,6 +119,12 @@ def _identity(
         if fingerprint not in (None, builtin.fingerprint):
             raise InvalidInput(
                 f"{source} has another fingerprint.", pointer="/fingerprint", code="INCONSISTENT"
+            )
+        if records_per_unit != 1:
+            raise InvalidInput(
+                f"Each record of {source} is a unit of its own.",
+                pointer="/max_records_per_unit",
+                code="INCONSISTENT",
             )
         return builtin.record_count, builtin.fingerprint
     if source is not None and not any(source.startswith(prefix) for prefix in allowed):

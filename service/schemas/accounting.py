@@ -4,13 +4,11 @@ Every request carries examples that run as they are.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from service.core import events
 from service.core.events import Neighboring
-from service.core.interval import Interval as CoreInterval
 from service.schemas.base import Interval, Wire
 from service.schemas.mechanism import (
     AnyMechanism,
@@ -21,7 +19,11 @@ from service.schemas.mechanism import (
     from_core,
 )
 
+if TYPE_CHECKING:  # a client imports these models without the engine
+    from service.core.accounting import answers, calibration
+
 AccountantName = Literal["auto", "rdp", "prv", "pld", "gdp"]
+CrossChecker = Literal["rdp", "prv", "pld", "gdp"]
 TargetEpsilon = Annotated[float, Field(gt=0, examples=[2.0])]
 
 _POISSON: Final[dict[str, Any]] = {
@@ -78,6 +80,11 @@ class EpsilonRequest(_Question):
 
     mechanism: Mechanism
     delta: Delta
+    cross_checks: list[CrossChecker] = Field(
+        default=["rdp", "gdp"],
+        max_length=4,
+        description="Who else is asked; prv and pld take about a second.",
+    )
 
 
 class DeltaRequest(_Question):
@@ -146,72 +153,6 @@ class CrossCheck(Wire):
     detail: str | None = None
 
 
-class NoticeLike(Protocol):
-    """A notice of the core."""
-
-    @property
-    def code(self) -> str:
-        """The stable name."""
-        ...
-
-    @property
-    def message(self) -> str:
-        """What holds."""
-        ...
-
-    @property
-    def action(self) -> str | None:
-        """What to do."""
-        ...
-
-
-class AnswerLike(Protocol):
-    """What the core's answers have in common."""
-
-    @property
-    def estimate(self) -> float | None:
-        """The middle, or an estimate."""
-        ...
-
-    @property
-    def accountant(self) -> AccountantName:
-        """Who was asked."""
-        ...
-
-    @property
-    def certified(self) -> bool:
-        """Whether the interval is proven."""
-        ...
-
-    @property
-    def method(self) -> str:
-        """What proves it."""
-        ...
-
-    @property
-    def warnings(self) -> Sequence[NoticeLike]:
-        """What a careful reader is told."""
-        ...
-
-
-class EpsilonAnswerLike(AnswerLike, Protocol):
-    """ε at a δ, by the core."""
-
-    @property
-    def epsilon(self) -> CoreInterval:
-        """The interval."""
-        ...
-
-
-class DeltaAnswerLike(AnswerLike, Protocol):
-    """δ at an ε, by the core."""
-
-    @property
-    def delta(self) -> CoreInterval:
-        """The interval."""
-        ...
-
-
 class _Answer(Wire):
     estimate: float | None = Field(description="The middle, for plots; spend the upper end.")
     accountant: AccountantName
@@ -233,7 +174,7 @@ class EpsilonAnswer(_Answer):
     @classmethod
     def from_core(
         cls,
-        answer: EpsilonAnswerLike,
+        answer: "answers.EpsilonAnswer",
         *,
         request: EpsilonRequest,
         cross_checks: Sequence[CrossCheck] = (),
@@ -259,7 +200,7 @@ class DeltaAnswer(_Answer):
 
     @classmethod
     def from_core(
-        cls, answer: DeltaAnswerLike, *, request: DeltaRequest, elapsed_ms: float
+        cls, answer: "answers.DeltaAnswer", *, request: DeltaRequest, elapsed_ms: float
     ) -> Self:
         """The wire form of the core's answer to ``request``."""
         return cls(
@@ -295,18 +236,16 @@ class NoiseMultiplierAnswer(Wire):
     @classmethod
     def from_core(
         cls,
+        found: "calibration.NoiseCalibration",
         *,
-        noise_multiplier: float,
-        achieved: CoreInterval,
-        event: events.Event,
         request: NoiseMultiplierRequest,
         elapsed_ms: float,
     ) -> Self:
         """The wire form of a calibrated noise multiplier."""
         return cls(
-            noise_multiplier=noise_multiplier,
-            achieved=Achieved(epsilon=Interval.from_core(achieved)),
-            mechanism=from_core(event),
+            noise_multiplier=found.noise_multiplier,
+            achieved=Achieved(epsilon=Interval.from_core(found.achieved)),
+            mechanism=from_core(found.event),
             target_epsilon=request.target_epsilon,
             delta=request.delta,
             neighboring=request.neighboring,
@@ -331,18 +270,16 @@ class StepsAnswer(Wire):
     @classmethod
     def from_core(
         cls,
+        found: "calibration.StepCalibration",
         *,
-        steps: int,
-        achieved: CoreInterval,
-        event: events.Event,
         request: StepsRequest,
         elapsed_ms: float,
     ) -> Self:
         """The wire form of a calibrated number of steps."""
         return cls(
-            steps=steps,
-            achieved=Achieved(epsilon=Interval.from_core(achieved)),
-            mechanism=from_core(event),
+            steps=found.steps,
+            achieved=Achieved(epsilon=Interval.from_core(found.achieved)),
+            mechanism=from_core(found.event),
             target_epsilon=request.target_epsilon,
             delta=request.delta,
             neighboring=request.neighboring,
@@ -373,7 +310,7 @@ class Accountants(Wire):
     next_cursor: None = None
 
 
-def _common(answer: AnswerLike) -> dict[str, Any]:
+def _common(answer: "answers.EpsilonAnswer | answers.DeltaAnswer") -> dict[str, Any]:
     return {
         "estimate": answer.estimate,
         "accountant": answer.accountant,

@@ -46,6 +46,13 @@ class SeparationRequest(_Run):
     )
 
 
+class Warned(Wire):
+    """A remark that belongs to the answer."""
+
+    code: str
+    message: str
+
+
 class PublishedBound(Wire):
     """What the published theorem says; above its threshold it says nothing."""
 
@@ -61,7 +68,7 @@ class Bound(Wire):
     side: Literal["lower", "upper"]
     value: float
     method: str
-    proven_for: str = Field(description="The sampler, or samplers, that it is proven for.")
+    proven_for: list[BoundSampler] = Field(description="The samplers that it is proven for.")
     source: str
 
 
@@ -80,7 +87,7 @@ class SeparationAnswer(Wire):
     epochs: int
     sampler: BoundSampler
     neighboring: Neighboring
-    warnings: list[str] = Field(default_factory=list)
+    warnings: list[Warned]
     elapsed_ms: float
 
 

@@ -150,6 +150,10 @@ class ComplianceCheckRequest(Wire):
 
     claim: Claim
     subject: Subject
+    examine_sealed: bool = Field(
+        default=False,
+        description="Test the sealed stream too; needs audit:read, and the answer is then sealed.",
+    )
     validate_only: bool = False
 
 

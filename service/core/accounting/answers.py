@@ -87,6 +87,11 @@ def epsilon(
     )
 
 
+def epsilon_interval(event: Event, *, delta: float, neighboring: Neighboring) -> Interval:
+    """The certified interval alone: what budgets, forecasts and verdicts rest on."""
+    return epsilon(event, delta=delta, neighboring=neighboring).epsilon
+
+
 def delta(
     event: Event, *, epsilon: float, neighboring: Neighboring, accountant: Accountant = "auto"
 ) -> DeltaAnswer:

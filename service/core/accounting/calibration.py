@@ -111,9 +111,7 @@ def noise_multiplier(
             scaled(template, factor), delta=delta, neighboring=neighboring, accountant=accountant
         )
         if not answer.certified:
-            raise NotCertified(
-                "This accountant only estimates ε here.", pointer="/accountant"
-            )
+            raise NotCertified("This accountant only estimates ε here.", pointer="/accountant")
         return answer.epsilon
 
     def gap(log_factor: float) -> float:

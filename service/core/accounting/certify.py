@@ -45,7 +45,9 @@ class Certified:
     method: str
 
 
-def certified_epsilon(parts: Sequence[Part], *, delta: float, unnoised: float = 0.0, known: float = 0.0) -> Certified:
+def certified_epsilon(
+    parts: Sequence[Part], *, delta: float, unnoised: float = 0.0, known: float = 0.0
+) -> Certified:
     """The certified interval of ε(δ) for one direction of a composition.
 
     Args:
@@ -118,7 +120,9 @@ def _nothing(_: float, /) -> Interval:
     return Interval(0.0, 0.0)
 
 
-def _numeric_epsilon(parts: Sequence[Part], *, delta: float, infinite: float, known: float) -> Certified:
+def _numeric_epsilon(
+    parts: Sequence[Part], *, delta: float, infinite: float, known: float
+) -> Certified:
     finite_delta = delta - infinite
     thinned = _thinned(parts, delta=finite_delta)
     surplus = _surplus(thinned)

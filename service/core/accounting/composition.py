@@ -174,7 +174,7 @@ def _add_steps(out: Composition, event: StepwiseDpSgd, *, times: int, reach: flo
 
 
 def charged_noise(noise_multiplier: float, count_noise_stddev: float | None) -> float:
-    """z of rule R22: z⁻² = σ⁻² + (2σ_b)⁻², the multiplier of the joint release.
+    """Z of rule R22: z⁻² = σ⁻² + (2σ_b)⁻², the multiplier of the joint release.
 
     The centred count b − ½ has sensitivity ½, so its noise multiplier is 2σ_b.
     """

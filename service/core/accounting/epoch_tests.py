@@ -108,7 +108,7 @@ def _masses(
 def _log_under(
     pair: _Pair, thresholds: NDArray[np.float64], *, shift: float
 ) -> NDArray[np.float64]:
-    """log P(max ≤ a), with every digit of its complement."""
+    """Log P(max ≤ a), with every digit of its complement."""
     p, moved = pair.probability, thresholds - shift
     over_moved = p * ndtr(-moved) + (1 - p) * ndtr(-thresholds)
     under_moved = p * ndtr(moved) + (1 - p) * ndtr(thresholds)

@@ -53,7 +53,7 @@ def _normal_cells(z: Floats) -> tuple[Floats, Floats]:
 
 
 def _noise_at(pair: PoissonPair, level: Floats) -> Floats:
-    """z with f(z) = level (or f(z) − f(−z) = level for replace), ∓∞ out of its range."""
+    """Z with f(z) = level (or f(z) − f(−z) = level for replace), ∓∞ out of its range."""
     q, sigma = pair.sampling_rate, pair.noise_multiplier
     if pair.direction == "replace":
         return _symmetric_noise_at(pair, level)

@@ -86,14 +86,14 @@ class PoissonPair:
         return np.exp(np.maximum(self.log_hit_share(z), -700.0))
 
     def log_hit_share(self, z: Floats) -> Floats:
-        """log r(z), which r itself underflows for small σ."""
+        """Log r(z), which r itself underflows for small σ."""
         return math.log(self.sampling_rate) + self._exponent(z) - self.log_mixture(z)
 
     def _exponent(self, z: Floats) -> Floats:
         return z * self.shift - 0.5 * self.shift**2
 
     def log_thinning(self, z: Floats) -> Floats:
-        """log χ(z), zero without a cut."""
+        """Log χ(z), zero without a cut."""
         if math.isinf(self.cut):
             return np.zeros_like(z)
         return log_ndtr((self.cut - z) / CUT_WIDTH)
@@ -106,7 +106,7 @@ class PoissonPair:
         return -f if self.direction == "add" else f - self.log_mixture(-z)
 
     def log_tilted(self, z: Floats, *, theta: float) -> Floats:
-        """log of (dP′/dN₀) e^{θL} at z: the tilted law without its normal factor."""
+        """Log of (dP′/dN₀) e^{θL} at z: the tilted law without its normal factor."""
         f = self.log_mixture(z)
         if self.direction == "remove":
             return (theta + 1) * f + self.log_thinning(z)

@@ -306,8 +306,8 @@ def _garble(pair: PoissonPair, losses: Floats, *, h: float) -> tuple[Floats, Los
         bad = kept < 0.2 * p
         if not bad.any():
             break
-        rounded |= np.append(bad[1:], False) & (excess < 0)  # noqa: FBT003
-        rounded |= np.insert(bad[:-1], 0, False) & (excess > 0)  # noqa: FBT003
+        rounded |= np.append(bad[1:], False) & (excess < 0)
+        rounded |= np.insert(bad[:-1], 0, False) & (excess > 0)
     else:
         above = below = np.zeros(len(losses))
         kept, rounded = p, np.ones(len(losses), bool)

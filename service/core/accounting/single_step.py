@@ -78,7 +78,7 @@ def _poisson(pair: PoissonPair, epsilon: float) -> Interval:
 
 
 def _where_loss_is(pair: PoissonPair, epsilon: float) -> float:
-    """z with f(z) − f(−z) = ε: a quadratic in e^{z/σ}.
+    """Z with f(z) − f(−z) = ε: a quadratic in e^{z/σ}.
 
     With E = e^{−z/σ}, k = e^{−1/2σ²} and e = e^{−ε}: q k E² + (1−q)(1−e) E − e q k = 0 at
     the mirrored point, solved without cancellation.

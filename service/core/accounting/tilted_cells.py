@@ -47,7 +47,7 @@ class TiltedCells:
 
     @property
     def log_masses(self) -> Floats:
-        """log of each cell's mass as if log p were linear in it; true to ± ``bend``."""
+        """Log of each cell's mass as if log p were linear in it; true to ± ``bend``."""
         return self.log_density + _log_sinhc(self.slope * self.width / 2) + math.log(self.width)
 
 
@@ -91,7 +91,7 @@ def _log_slope(pair: PoissonPair, z: Floats, *, theta: float) -> Floats:
 
 
 def strip_integral(cells: TiltedCells, *, height: float, frequency: float) -> float:
-    """log of a bound of ∫ |p(x + ia) e^{itL(x + ia)}| dx, for |t| ≤ ``frequency``.
+    """Log of a bound of ∫ |p(x + ia) e^{itL(x + ia)}| dx, for |t| ≤ ``frequency``.
 
     |φ(x+ia)| = φ(x) e^{a²/2}; |1−q+qe^{u}| ≤ 1−q+qe^{Re u}, and ≥ that times cos(a/2σ);
     |χ(x+ia)| ≤ χ(x) e^{a²/2w²}; and e^{itL} grows with the argument of 1−q+qe^u, which is
@@ -129,7 +129,7 @@ class Decay:
     variation: Floats
 
     def log_bound(self, low: Floats, high: Floats) -> Floats:
-        """log of a bound of |φ| over each [low_i, high_i], at most 0."""
+        """Log of a bound of |φ| over each [low_i, high_i], at most 0."""
         by_parts = np.array([float((self.excluded + self.variation / t).min()) for t in low])
         by_spread = np.zeros_like(low)
         for reach in (math.pi, math.pi / 2, 0.5):

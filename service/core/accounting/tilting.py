@@ -130,7 +130,7 @@ def _nearest(seen: dict[float, _Saddle], position: float) -> float:
 
 
 def _largest_tilt(parts: Sequence[Part]) -> float:
-    """log of the largest θ whose noise window still has a bearable number of nodes."""
+    """Log of the largest θ whose noise window still has a bearable number of nodes."""
     widths = [
         _MAX_NODES * pair.noise_multiplier * min(0.35, 0.4 * pair.noise_multiplier) / 2
         for pair, _ in parts

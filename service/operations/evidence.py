@@ -1,0 +1,261 @@
+"""What is known about the subject of a claim, gathered from rows and stored chunks.
+
+Nothing is judged here: facts in, ``Evidence`` out. Sealed measures are read only for a caller
+who holds ``audit:read`` and asks for them; the stored check is the record of that reading.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from service import log_chunks
+from service.core import noise_log, replay
+from service.core.bounds import separation
+from service.core.chunks import runs_of
+from service.core.claims import (
+    AccountFacts,
+    AccountState,
+    Ending,
+    Evidence,
+    LedgerFacts,
+    LogFacts,
+    SealedMeasures,
+)
+from service.core.credentials import Principal
+from service.core.datasets import BUILTIN_DATASETS
+from service.core.errors import InvalidInput
+from service.core.events import EpochDpSgd, Event, Neighboring, StepwiseDpSgd, for_unit, from_json
+from service.core.interval import Interval
+from service.core.jobs import TrainingSpec
+from service.db.tables import Account, Dataset, Job, LedgerEntry, NoiseChunk, Reservation
+from service.objects import ObjectStore
+from service.operations.job_states import chunks_of
+from service.operations.owned import get_owned
+from service.sealing import Sealer
+
+T = TypeVar("T", bound=np.generic)
+
+AUDIT_SCOPE: Final = "audit:read"
+_ENDINGS: Final[dict[str, Ending]] = {
+    "succeeded": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vault:
+    """Where the chunks of noise logs lie, and what opens the sealed ones."""
+
+    objects: ObjectStore
+    sealer: Sealer
+
+
+def of_job(
+    session: Session, principal: Principal, *, job_id: str, vault: Vault, sealed: bool
+) -> Evidence:
+    """The evidence about a training job: its log, its ledger entries, its account.
+
+    Args:
+        sealed: read the sealed stream as well; needs the scope ``audit:read``.
+
+    Raises:
+        NotFound: no such job.
+        Forbidden: ``sealed`` without the scope.
+    """
+    if sealed:
+        principal.require(AUDIT_SCOPE)
+    job = get_owned(session, principal, Job, job_id)
+    dataset = session.get_one(Dataset, job.dataset_id)
+    account = dataset.accounts[-1]
+    reservation = session.get_one(Reservation, job.reservation_id)
+    spec = TrainingSpec.from_json(job.spec)
+    chunks = chunks_of(session, job.id)
+    found, facts = _read(chunks, vault=vault, sealed=job.finished_at is not None)
+    records = dataset.max_records_per_unit
+    builtin = BUILTIN_DATASETS.get(spec.dataset_source)
+    return Evidence(
+        subject="training_job",
+        reserved=for_unit(from_json(reservation.mechanism), records=records),
+        replayed=for_unit(replay.replay(found), records=records),
+        certain=for_unit(replay.certain_part(found), records=records),
+        log=facts,
+        ledger=_ledger(session, reservation, account, logged=facts.steps),
+        account=_account(account, dataset),
+        ending=_ending(job),
+        privacy_unit=dataset.privacy_unit,
+        record_count=dataset.record_count,
+        record_count_is_public=dataset.record_count_is_public,
+        expected_batch_size=spec.expected_batch_size,
+        dataset_matches=builtin is not None and builtin.fingerprint == dataset.fingerprint,
+        stop_rule="fixed_steps" if job.state == "succeeded" else None,
+        reproducible=spec.seed_policy == "reproducible",
+        sealed=_measures(chunks, vault=vault, job_id=job.id) if sealed else None,
+    )
+
+
+def of_log(uploads: Sequence[noise_log.Upload], *, planned: Event | None) -> Evidence:
+    """The evidence of a log that somebody sends: consistent at best, attested by nobody."""
+    columns = noise_log.columns([upload.record for upload in uploads])
+    contiguous = noise_log.is_contiguous(columns)
+    found = replay.runs(columns) if contiguous else ()
+    return Evidence(
+        subject="log",
+        reserved=planned,
+        replayed=replay.replay(found),
+        certain=replay.certain_part(found),
+        log=LogFacts(
+            steps=len(uploads),
+            contiguous=contiguous,
+            fault=None if contiguous else "The steps do not follow each other from 0 on.",
+        ),
+        expected_batch_size=max(upload.record.expected_batch_size for upload in uploads),
+    )
+
+
+def of_parameters(mechanism: Event) -> Evidence:
+    """The evidence of a bare statement: the mechanism itself."""
+    return Evidence(subject="parameters", declared=mechanism)
+
+
+def separation_of(event: Event | None, *, neighboring: Neighboring | None) -> Interval | None:
+    """κ of what ran, where the bounds know its sampler; None elsewhere."""
+    if neighboring is None:
+        return None
+    try:
+        match event:
+            case EpochDpSgd(count_noise_stddev=None):
+                return separation(
+                    noise_multiplier=event.noise_multiplier,
+                    updates_per_epoch=event.updates_per_epoch,
+                    epochs=event.epochs,
+                    sampler=event.sampler,
+                    neighboring=neighboring,
+                ).kappa
+            case StepwiseDpSgd(sampler="poisson", schedule=(segment,), count_noise_stddev=None):
+                updates = round(1 / segment.sampling_rate)
+                if abs(updates * segment.sampling_rate - 1) > 1e-12:  # noqa: PLR2004 - q is 1/M
+                    return None
+                if segment.steps % updates:
+                    return None
+                return separation(
+                    noise_multiplier=segment.noise_multiplier,
+                    updates_per_epoch=updates,
+                    epochs=segment.steps // updates,
+                    sampler="poisson",
+                    neighboring=neighboring,
+                ).kappa
+            case _:
+                return None
+    except InvalidInput:  # outside of the bounds' domain: not examined, and said so
+        return None
+
+
+def _read(
+    chunks: Sequence[NoiseChunk], *, vault: Vault, sealed: bool
+) -> tuple[list[replay.Run], LogFacts]:
+    """The runs of a stored log, read from its objects and compared with what was recorded."""
+    found: list[replay.Run] = []
+    expected, fault = 0, None
+    for chunk in chunks:
+        try:
+            stored = replay.runs(log_chunks.records_of(vault.objects, chunk.released_object))
+        except OSError:
+            fault = fault or f"The chunk from step {chunk.first_step} is missing or damaged."
+            stored = ()
+        summary = runs_of(chunk.summary)
+        if stored and stored != summary:
+            fault = fault or f"The chunk from step {chunk.first_step} is not what was recorded."
+        if chunk.first_step != expected:
+            fault = fault or f"Step {expected} should come next, not {chunk.first_step}."
+        expected = chunk.end_step
+        found += summary
+    steps = sum(run.steps for run in found)
+    contiguous = steps == expected and all(a.end_step == b.first_step for a, b in pairwise(found))
+    facts = LogFacts(
+        steps=steps,
+        contiguous=contiguous,
+        digests_match=fault is None,
+        sealed=sealed,
+        fault=fault,
+    )
+    return found, facts
+
+
+def _ledger(
+    session: Session, reservation: Reservation, account: Account, *, logged: int
+) -> LedgerFacts:
+    adjustments = session.scalar(
+        select(func.count())
+        .select_from(LedgerEntry)
+        .where(LedgerEntry.account_id == account.id, LedgerEntry.kind == "adjust")
+    )
+    ended = reservation.state not in ("pending", "leased")
+    return LedgerFacts(
+        reserved_steps=reservation.total_steps,
+        leased_steps=reservation.leased_steps,
+        settled_steps=max(reservation.leased_steps, logged) if ended else None,
+        adjustments=adjustments or 0,
+    )
+
+
+def _account(account: Account, dataset: Dataset) -> AccountFacts:
+    return AccountFacts(
+        epsilon=float(account.epsilon),
+        delta=float(account.delta),
+        neighboring=cast("Neighboring", account.neighboring),
+        privacy_unit=dataset.privacy_unit,
+        state=cast("AccountState", account.state),
+    )
+
+
+def _ending(job: Job) -> Ending:
+    if job.error is not None and job.error.get("code") == "DEADLINE_EXCEEDED":
+        return "deadline"
+    return _ENDINGS.get(job.state, "open")
+
+
+def _measures(chunks: Sequence[NoiseChunk], *, vault: Vault, job_id: str) -> SealedMeasures:
+    rows: list[dict[str, Any]] = []
+    for chunk in chunks:
+        if chunk.sealed_object is not None:
+            rows += _sealed_rows(chunk, chunk.sealed_object, vault=vault, job_id=job_id)
+    dimensions = {row["noise_dimension"] for row in rows if row.get("noise_dimension")}
+    return SealedMeasures(
+        realized_batch_size=_column(rows, "realized_batch_size", np.int64),
+        sampling_rate=_column(rows, "sampling_rate", np.float64),
+        noise_norm=_column(rows, "noise_norm", np.float64),
+        noise_stddev=_column(rows, "noise_stddev", np.float64),
+        dimension=dimensions.pop() if len(dimensions) == 1 else None,
+    )
+
+
+def _sealed_rows(
+    chunk: NoiseChunk, digest: str, *, vault: Vault, job_id: str
+) -> list[dict[str, Any]]:
+    """The sealed columns of a chunk, beside what its public records say of the same steps."""
+    public = log_chunks.records_of(vault.objects, chunk.released_object)
+    hidden = log_chunks.sealed_lines(
+        vault.objects, digest, job_id=job_id, first_step=chunk.first_step, sealer=vault.sealer
+    )
+    return [
+        {name.removeprefix("sealed."): value for name, value in row.items()}
+        | {
+            "sampling_rate": record.sampling_rate,
+            "noise_stddev": record.noise_multiplier * record.max_grad_norm,
+        }
+        for record, row in zip(public, hidden, strict=True)
+    ]
+
+
+def _column(rows: Sequence[dict[str, Any]], name: str, kind: type[T]) -> NDArray[T] | None:
+    values = [row.get(name) for row in rows]
+    if not values or any(value is None for value in values):
+        return None
+    return np.asarray(values, dtype=kind)
