@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from api_tests.parts import Api, RecordingQueue
 from api_tests.postgres import postgres, postgres_url  # noqa: F401 - fixtures
 from service.api.deps import Parts
-from service.app import configure_logging, serve_with
+from service.app import serve_with
 from service.calculator import Calculator
 from service.db.migrations.run import migrate
 from service.db.session import Database
@@ -17,6 +17,7 @@ from service.objects import FolderStore
 from service.operations.keys import create_first_key
 from service.sealing import FileSealer
 from service.settings import Settings
+from service.telemetry import configure_logging
 
 
 @pytest.fixture(autouse=True, scope="session")
