@@ -100,10 +100,14 @@ def subsampled_replace_delta(epsilon: float, *, rate: float, mu: float, cut: flo
 
     The best event is z > ``cut``, where the loss is ε; an error in ``cut`` enters squared.
     """
-    growth = math.expm1(epsilon) if epsilon < 700 else math.inf
-    plain = -(1 - rate) * growth * float(normal_cdf(-cut)) if rate < 1 else 0.0
+    log_tail = float(log_normal_cdf(-cut))
+    # (1−q)(1 − e^ε) Φ(−cut); the event holds no more Q-mass than e^{−ε}.
+    if epsilon < 1:
+        plain = -(1 - rate) * math.expm1(epsilon) * math.exp(log_tail)
+    else:
+        plain = (1 - rate) * (math.exp(log_tail) - math.exp(min(epsilon + log_tail, 0.0)))
     hit = float(normal_cdf(mu - cut))
-    missed = math.exp(epsilon + float(log_normal_cdf(-mu - cut)))
+    missed = math.exp(min(epsilon + float(log_normal_cdf(-mu - cut)), 0.0))
     value = plain + rate * (hit - missed)
     size = abs(plain) + rate * (hit + missed)
     return _clamped(value, error=size * (_SPECIAL_ERROR * 8 + _ROUNDING * (cut * cut + epsilon)))
