@@ -40,8 +40,8 @@ def calibrate(rate, steps, target, delta, relation="add_or_remove_one"):
 def test_the_least_noise_is_found_and_meets_its_target(rate, steps, target, delta, optimum):
     found = calibrate(rate, steps, target, delta)
     assert found.achieved.upper <= target
-    assert found.noise_multiplier == pytest.approx(optimum, rel=2e-4)
-    just_less = calibration.scaled(found.event, 1 - 5e-6)
+    assert found.noise_multiplier == pytest.approx(optimum, abs=6e-5 * max(1, optimum / 10))
+    just_less = calibration.scaled(found.event, 1 - 1e-5)
     missed = answers.epsilon(just_less, delta=delta, neighboring="add_or_remove_one").epsilon
     assert missed.upper > target * (1 - 1e-8)
 
@@ -50,9 +50,8 @@ def test_rounding_to_nearest_would_have_missed_the_target():
     found = calibrate(0.01, 3000, 2.0, 1e-5)
     assert found.noise_multiplier > 1.3133
     nearest = poisson(sampling_rate=0.01, noise_multiplier=1.3133, steps=3000)
-    assert answers.epsilon(
-        nearest, delta=1e-5, neighboring="add_or_remove_one"
-    ).epsilon.lower == pytest.approx(2.00008, abs=1e-5)
+    answer = answers.epsilon(nearest, delta=1e-5, neighboring="add_or_remove_one")
+    assert answer.epsilon.lower > 2.00005
 
 
 def test_a_whole_schedule_is_scaled_by_one_factor():

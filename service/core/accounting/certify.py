@@ -57,7 +57,8 @@ def certified_epsilon(
         known: a lower bound of what is asked from another direction; below it, a coarse
             answer is enough.
     """
-    infinite = 1 - (1 - infinite_mass(parts)) * (1 - unnoised)
+    mass = infinite_mass(parts)
+    infinite = mass + unnoised - mass * unnoised
     if infinite > delta * (1 + 1e-12):
         return Certified(Interval(math.inf, math.inf), "mass at infinite loss")
     if unnoised > 0:

@@ -19,6 +19,7 @@ from service.core.interval import Interval
 _SPECIAL_ERROR = 4e-15
 _ROUNDING = 4 * 2.0**-53
 _SQRT2 = math.sqrt(2)
+_LEAST = 1e-300
 
 
 def gaussian_delta(epsilon: float, *, mu: float) -> Interval:
@@ -127,5 +128,6 @@ def _scaled(interval: Interval, factor: float) -> Interval:
 
 
 def _clamped(value: float, *, error: float) -> Interval:
-    upper = min(max(value + error, 0.0), 1.0)
+    # Never zero by underflow alone.
+    upper = min(max(value + error, 0.0) + _LEAST, 1.0)
     return Interval(min(max(value - error, 0.0), upper), upper)

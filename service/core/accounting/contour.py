@@ -45,8 +45,8 @@ _ALIASING_GOAL: Final = 1e-12
 _TRUNCATION_LADDER: Final = ((1e-10, 1 << 10), (1e-8, 1 << 13), (1e-6, 1 << 14), (1e-4, 1 << 16))
 _QUADRATURE_GOAL: Final = 1e-14
 _MAX_WORK: Final = 60_000_000
-_DECAY_RATIO: Final = 1.3
-_DECAY_STEPS: Final = 48
+_DECAY_RATIO: Final = 1.4
+_DECAY_STEPS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
