@@ -66,7 +66,10 @@ def certified_epsilon(
     simple = _closed_form(parts)
     if simple is not None:
         profile, guess = simple
-        return Certified(invert(profile, delta=delta, guess=guess(delta)), "closed form")
+        found = invert(profile, delta=delta, guess=guess(delta))
+        # Where only the mass at infinity is left, δ(ε) is flat and its edge is known.
+        upper = min(found.upper, _pure(parts)) if infinite <= delta else found.upper
+        return Certified(Interval(min(found.lower, upper), upper), "closed form")
     if infinite >= delta:
         return Certified(Interval(0.0, math.inf), "mass at infinite loss")
     if len(parts) > MAX_DISTINCT:
