@@ -17,6 +17,7 @@ from service.core.events import (
     EpochDpSgd,
     Gaussian,
     Laplace,
+    Neighboring,
     RandomizedResponse,
     Segment,
     StepwiseDpSgd,
@@ -24,11 +25,11 @@ from service.core.events import (
 )
 
 
-def eps(event, delta, relation="add_or_remove_one"):
+def eps(event, delta, relation: Neighboring = "add_or_remove_one"):
     return answers.epsilon(event, delta=delta, neighboring=relation).epsilon
 
 
-def delta_of(event, epsilon, relation="add_or_remove_one"):
+def delta_of(event, epsilon, relation: Neighboring = "add_or_remove_one"):
     return answers.delta(event, epsilon=epsilon, neighboring=relation).delta
 
 

@@ -10,6 +10,7 @@ from service.core.events import (
     Composed,
     EpochDpSgd,
     Gaussian,
+    Neighboring,
     RandomizedResponse,
     Segment,
     StepwiseDpSgd,
@@ -17,7 +18,7 @@ from service.core.events import (
 )
 
 
-def calibrate(rate, steps, target, delta, relation="add_or_remove_one"):
+def calibrate(rate, steps, target, delta, relation: Neighboring = "add_or_remove_one"):
     template = poisson(sampling_rate=rate, noise_multiplier=1.0, steps=steps)
     return calibration.noise_multiplier(
         template, target_epsilon=target, delta=delta, neighboring=relation

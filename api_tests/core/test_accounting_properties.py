@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.core.accounting import answers
 from service.core.accounting.certify import _thinned
 from service.core.accounting.contour import contour_profile
-from service.core.accounting.pairs import GaussianPair
+from service.core.accounting.pairs import GaussianPair, Part
 from service.core.accounting.poisson_pair import PoissonPair
 from service.core.accounting.profile import invert
 from service.core.accounting.sandwich import sandwich_profile
@@ -18,6 +18,7 @@ from service.core.errors import NotCertified
 from service.core.events import (
     Composed,
     Gaussian,
+    Neighboring,
     Repeated,
     Segment,
     StepwiseDpSgd,
@@ -39,7 +40,7 @@ wide = st.fixed_dictionaries(
 few = settings(max_examples=12, deadline=None, derandomize=True)
 
 
-def eps(event, delta, relation="add_or_remove_one"):
+def eps(event, delta, relation: Neighboring = "add_or_remove_one"):
     return answers.epsilon(event, delta=delta, neighboring=relation).epsilon
 
 
@@ -109,7 +110,7 @@ def test_a_schedule_of_equal_parts_costs_what_the_flat_run_costs(rate, sigma, de
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_the_contour_lies_inside_the_sandwich(rate, sigma, steps, delta, direction, noise_beside):
-    parts = [(PoissonPair(rate, sigma, direction), steps)]
+    parts: list[Part] = [(PoissonPair(rate, sigma, direction), steps)]
     if noise_beside is not None:
         parts.append((GaussianPair(noise_beside**-2), 1))
     thinned = _thinned(parts, delta=delta)

@@ -77,7 +77,7 @@ class ContourProfile:
         lower = max(value - error - folded, 0.0) + self.infinite * (1 - 1e-14)
         upper = max(value + error, 0.0) + self.surplus + self.infinite * (1 + 1e-14)
         upper = min(upper, 1.0)
-        return Interval(min(lower, upper), upper)
+        return Interval(float(min(lower, upper)), float(upper))
 
 
 def contour_profile(parts: Sequence[Part], *, tilt: Tilt) -> ContourProfile:

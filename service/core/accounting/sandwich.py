@@ -63,7 +63,7 @@ class SandwichProfile:
         grid = self.below.grid
         # Chernoff's bounds hold for the garbled law too: garbling cannot raise its K.
         lower -= error + self.below.tilt.folded_mass(epsilon, period=grid.spacing * grid.size)
-        return Interval(min(max(lower, 0.0), upper), upper)
+        return Interval(float(min(max(lower, 0.0), upper)), float(upper))
 
 
 def sandwich_profile(parts: Sequence[Part], *, tilt: Tilt) -> SandwichProfile:

@@ -141,7 +141,7 @@ class Decay:
         """Half of E[D²; |D| ≤ c] from below, D the difference of two independent losses."""
         x, p = self.losses, self.masses
         lower, upper = x[:-1], x[1:]
-        sums = [np.insert(np.cumsum(p * upper**k), 0, 0.0) for k in range(3)]
+        sums: list[Floats] = [np.insert(np.cumsum(p * upper**k), 0, 0.0) for k in range(3)]
         own = np.arange(len(p))
         out = np.zeros_like(distances)
         for i, c in enumerate(distances):
