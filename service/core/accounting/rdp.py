@@ -29,6 +29,7 @@ from service.core.events import (
 ROUND_UP: Final = 1 + 1e-12  # covers the rounding of every closed form below
 MAX_ORDER: Final = 1e6
 LEAST_GAP: Final = 1e-6  # least α − 1 of the search
+PATIENCE: Final = 7  # grid points, each twice the last, that the search goes past its best
 
 _Curve = Callable[[float], float]
 
@@ -315,8 +316,8 @@ def _minimise(
     """The least objective over ``orders``, or over a search from 1 + 10⁻⁶ to 10⁶."""
     costs = tuple(_parts(event, 1))
     if orders is not None:
-        values = rdp(event, orders=orders, neighboring=neighboring)
-        return min(map(objective, orders, values), default=math.inf)
+        divergences = rdp(event, orders=orders, neighboring=neighboring)
+        return min(map(objective, orders, divergences), default=math.inf)
 
     def at(log_gap: float) -> float:
         alpha = 1 + math.exp(log_gap)
@@ -327,8 +328,14 @@ def _minimise(
     lowest, highest = math.log(LEAST_GAP), math.log(MAX_ORDER - 1)
     points = 41
     grid = [lowest + (highest - lowest) * i / (points - 1) for i in range(points)]
-    values = [at(point) for point in grid]
-    best = min(range(points), key=values.__getitem__)
+    values: list[float] = []
+    best = 0
+    for index, point in enumerate(grid):
+        values.append(at(point))
+        best = index if values[index] < values[best] else best
+        # Far above the best order the sums are long and the values only rise.
+        if math.isfinite(values[best]) and index - best > PATIENCE:
+            break
     if not math.isfinite(values[best]):
         return values[best]
     refined = _golden_section(at, grid[max(best - 1, 0)], grid[min(best + 1, points - 1)])
