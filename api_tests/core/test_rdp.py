@@ -281,6 +281,18 @@ def test_the_step_rises_with_the_rate_the_order_and_less_noise(q, sigma, alpha, 
     assert base <= alpha * ((2 if replace else 1) / sigma) ** 2 / 2 * slack
 
 
+def test_a_long_schedule_is_rounded_against_the_spender():
+    def at(count):
+        segments = tuple(
+            Segment(steps=1, noise_multiplier=2 - i / 2000, sampling_rate=0.01 + i * 1e-6)
+            for i in range(count)
+        )
+        event = StepwiseDpSgd(sampler="poisson", schedule=segments)
+        return rdp(event, orders=[8.0], neighboring=ADD)[0]
+
+    assert at(499) < at(500) < at(501) < at(502) < at(500) * 1.02
+
+
 @given(steps=st.integers(1, 10**9 - 1))
 @settings(max_examples=20, deadline=None)
 def test_more_steps_never_cost_less(steps):
