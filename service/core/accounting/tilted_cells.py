@@ -145,7 +145,8 @@ class Decay:
         own = np.arange(len(p))
         out = np.zeros_like(distances)
         for i, c in enumerate(distances):
-            first = np.minimum(np.searchsorted(lower, upper - c, side="left"), own)
+            fits = np.asarray(np.searchsorted(lower, upper - float(c), side="left"), np.intp)
+            first = np.minimum(fits, own)
             s0, s1, s2 = (s[own] - s[first] for s in sums)
             square = lower**2 * s0 - 2 * lower * s1 + s2
             # What cancels in the square is at most 1e-13 of its terms.
