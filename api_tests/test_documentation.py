@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 
+from api_tests.http.test_conventions import DATASET
 from api_tests.test_house_rules import python_files
 from service.api.problem_pages import MEANINGS
 from service.core import errors
@@ -21,6 +22,20 @@ def test_every_setting_is_documented():
 def test_every_scope_is_documented():
     text = (ROOT / "docs" / "scopes.md").read_text()
     assert [scope for scope in (*SCOPES, "tenants:admin") if f"`{scope}`" not in text] == []
+
+
+def test_every_metric_is_documented_and_names_nobody(api):
+    dataset_id = api.post("/v1/datasets", DATASET).json()["id"]
+    api.get(f"/v1/datasets/{dataset_id}")
+    lines = api.get("/metrics").text.splitlines()
+    assert 'dpledger_accounts{state="open"} 1.0' in lines
+    created = 'dpledger_requests_total{method="POST",route="/v1/datasets",status="201"} 1.0'
+    assert created in lines
+    names = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    own = {name.removesuffix("_created") for name in names}
+    assert [n for n in own if f"`{n}`" not in text and f"`{n}_total`" not in text] == []
+    assert not any(name in line for line in lines for name in ("default", dataset_id, "digits"))
 
 
 def test_every_problem_code_has_a_page():
