@@ -1,6 +1,7 @@
 """The OpenAPI document: real problems in place of FastAPI's default 422, docs served locally."""
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -8,8 +9,8 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
-from swagger_ui_bundle import swagger_ui_path
 
+_ASSETS: Final = str(files("fastapi_offline") / "static")
 _PROBLEM: Final[dict[str, Any]] = {
     "type": "object",
     "title": "Problem",
@@ -63,7 +64,7 @@ _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
 
 def install(app: FastAPI) -> None:
     """Serve ``/docs`` from our own files and write problems into the document."""
-    app.mount("/docs/assets", StaticFiles(directory=str(swagger_ui_path)), name="docs-assets")
+    app.mount("/docs/assets", StaticFiles(directory=_ASSETS), name="docs-assets")
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
@@ -72,7 +73,7 @@ def install(app: FastAPI) -> None:
             title=f"{app.title}: API",
             swagger_js_url="/docs/assets/swagger-ui-bundle.js",
             swagger_css_url="/docs/assets/swagger-ui.css",
-            swagger_favicon_url="/docs/assets/favicon-32x32.png",
+            swagger_favicon_url="/docs/assets/favicon.png",
         )
 
     app.openapi = _document(app)
