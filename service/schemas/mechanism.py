@@ -21,6 +21,8 @@ from service.core.events import MAX_DEPTH, MAX_NOISE_MULTIPLIER, MAX_PARTS, MAX_
 from service.schemas.base import Wire
 from service.schemas.refusals import WITHOUT_TAGS, joined, refusal
 
+#: One record of as many as a dataset may have.
+MIN_SAMPLING_RATE: Final = 1e-15
 NoiseMultiplier = Annotated[
     float,
     Field(
@@ -33,7 +35,13 @@ NoiseMultiplier = Annotated[
 ]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 SamplingRate = Annotated[
-    float, Field(gt=0, le=1, description="Chance of a record to join a step.", examples=[0.01])
+    float,
+    Field(
+        ge=MIN_SAMPLING_RATE,
+        le=1,
+        description="Chance of a record to join a step, in [1e-15, 1].",
+        examples=[0.01],
+    ),
 ]
 _LENGTH: Final = Field(min_length=1, max_length=MAX_SEGMENTS)
 Positive = Annotated[float, Field(gt=0)]
