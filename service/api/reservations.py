@@ -33,6 +33,12 @@ READ = holds("datasets:read")
 def reserve(body: ReservationCreate, caller: Caller = WRITE) -> Response:
     """Hold budget on all the datasets, or on none."""
     event = body.mechanism.to_core(pointer="/mechanism")
+    terms = caller.read(
+        lambda session: reservations.terms_to_price(
+            session, caller.principal, dataset_ids=body.dataset_ids
+        )
+    )
+    prices = {one: ledger.price(event, one) for one in dict.fromkeys(terms)}
     return caller.write(
         lambda session: reservations.reserve(
             session,
@@ -40,6 +46,7 @@ def reserve(body: ReservationCreate, caller: Caller = WRITE) -> Response:
             dataset_ids=body.dataset_ids,
             event=event,
             expires_in_s=body.expires_in_s,
+            prices=prices,
         ),
         shape=shape_reservation,
         dry_run=body.validate_only,
