@@ -118,3 +118,9 @@ def test_a_log_with_a_gap_bounds_nothing_from_above(api, numbers):
     assert body["verdict"] == "undetermined"
     assert body["epsilon"]["is_unbounded"] is True
     assert body["strongest_supported_claim"] is None
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-30])
+def test_a_log_with_a_rate_near_nothing_has_a_verdict(api, rate):
+    body = check(api, log(3, sampling_rate=rate))
+    assert body["verdict"] == "supported"

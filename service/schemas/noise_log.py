@@ -9,7 +9,6 @@ from service.core import noise_log
 from service.core.errors import InvalidInput
 from service.core.events import MAX_NOISE_MULTIPLIER, MAX_STEPS, Sampler
 from service.schemas.base import Wire
-from service.schemas.mechanism import MIN_SAMPLING_RATE
 
 
 def _absent(**limits: Any) -> Any:
@@ -23,7 +22,7 @@ class StepRecord(Wire):
     noise_multiplier: float = Field(ge=0, le=MAX_NOISE_MULTIPLIER)
     max_grad_norm: float = Field(gt=0)
     sampler: Sampler
-    sampling_rate: float | None = _absent(ge=MIN_SAMPLING_RATE, le=1)
+    sampling_rate: float | None = _absent(gt=0, le=1)
     expected_batch_size: float = Field(gt=0)
     epoch: int | None = _absent(ge=0, lt=MAX_STEPS)
     updates_per_epoch: int | None = _absent(ge=1, le=MAX_STEPS)
