@@ -45,6 +45,7 @@ _ANSWERS: Final = {
     "401": "No usable API key.",
     "403": "The key lacks a scope.",
     "404": "Unknown, or another tenant's.",
+    "406": "Not to be had in a media type of Accept.",
     "409": "The present state forbids it.",
     "412": "The object has changed.",
     "413": "The body is too large.",
@@ -59,6 +60,14 @@ _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "required": False,
     "description": "A text that is new for each new request; required where budget can move.",
     "schema": {"type": "string", "maxLength": 255},
+}
+
+_IF_MATCH: Final[dict[str, Any]] = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "description": "The ETag that you last saw: 412 if the object has changed since.",
+    "schema": {"type": "string"},
 }
 
 
@@ -115,6 +124,8 @@ def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
             operation["security"] = [] if path == "/v1/meta" else [{"apiKey": []}]
             if method == "post":
                 operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
+            if method == "patch":
+                operation.setdefault("parameters", []).append(_IF_MATCH)
             for status, description in _ANSWERS.items():
                 operation["responses"][status] = {"description": description, "content": content}
     return document

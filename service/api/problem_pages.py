@@ -50,6 +50,8 @@ MEANINGS: Final = {
     "PRIVACY_BUDGET_EXCEEDED": "The reservation would pass the cap of a budget. Nothing was "
     "charged. The answer says what would fit.",
     "RESERVATION_EXPIRED": "The reservation has expired; steps never leased went back.",
+    "RESERVATION_OF_JOB": "A training job holds the reservation; only its worker moves it. Cancel "
+    "the job to give back what was never leased.",
     "SEQUENCE_GAP": "Step records must follow each other without a gap.",
     "STEP_ALREADY_RECORDED": "This step was recorded before, with other values.",
     "TARGET_UNREACHABLE": "No noise multiplier, or no number of steps, reaches the target.",
