@@ -299,6 +299,19 @@ def for_unit(event: Event, *, records: int) -> Event:
             return event
 
 
+def part_count(event: Event) -> int:
+    """How many mechanisms the event lists: what its accounting takes time for."""
+    match event:
+        case StepwiseDpSgd():
+            return len(event.schedule)
+        case Composed():
+            return sum(part_count(part) for part in event.parts)
+        case Repeated():
+            return part_count(event.of)
+        case _:
+            return 1
+
+
 def merge_segments(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     """Equal neighbours joined into one: the shortest schedule with the same steps."""
     merged: list[Segment] = []
