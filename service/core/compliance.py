@@ -137,7 +137,7 @@ def _price(claim: Claim, evidence: Evidence, epsilon_of: EpsilonOf) -> _Priced:
             upper, basis = interval(evidence.sweep).upper, "All that the sweep may run."
         case _:
             upper, basis = whole.upper, "The steps as executed."
-            if findings.stopped_early(evidence):
+            if findings.stopped_early(claim, evidence):
                 assert evidence.reserved is not None
                 upper = max(upper, interval(evidence.reserved).upper)
                 basis = "T_max as reserved: the stop was not fixed beforehand."
