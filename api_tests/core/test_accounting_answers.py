@@ -136,11 +136,36 @@ def test_the_discrete_gaussian_is_its_own_mechanism(sigma):
 
 
 def test_shuffled_batches_are_never_charged_as_poisson():
-    event = EpochDpSgd(sampler="shuffle", updates_per_epoch=10_000, epochs=1, noise_multiplier=0.5)
+    event = EpochDpSgd(
+        sampler="shuffle",
+        updates_per_epoch=10_000,
+        epochs=1,
+        noise_multiplier=0.5,
+        remainder="kept",
+    )
     answer = answers.epsilon(event, delta=1e-6, neighboring="zero_out")
     assert answer.epsilon.lower == pytest.approx(10.9948, abs=5e-5)
     assert answer.epsilon.upper == pytest.approx(10.9972, abs=5e-5)
     assert Notice.SHUFFLE_NOT_AMPLIFIED in answer.warnings
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
+def test_a_dropped_remainder_may_leave_the_record_out(relation):
+    # M = 1: nearly half of the records may be dropped, and then nothing of them is released.
+    def lower(remainder):
+        event = EpochDpSgd(
+            sampler="shuffle",
+            updates_per_epoch=1,
+            epochs=1,
+            noise_multiplier=1.0,
+            remainder=remainder,
+        )
+        return answers.epsilon(event, delta=1e-5, neighboring=relation).epsilon.lower
+
+    shift = 2.0 if relation == "replace_one" else 1.0
+    assert exact_gaussian_delta(lower("kept"), shift) >= 1e-5
+    assert lower("dropped") < lower("kept")
+    assert lower(None) == lower("dropped")
 
 
 @pytest.mark.parametrize("sampler", ["shuffle", "balls_in_bins"])
