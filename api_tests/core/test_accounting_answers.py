@@ -135,6 +135,35 @@ def test_the_discrete_gaussian_is_its_own_mechanism(sigma):
     assert many.upper == pytest.approx(alike.upper, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("sigma", "shift", "count", "epsilon"),
+    [
+        (1.1, 1, 3, 9.0),
+        (1.1, 1, 3, 11.017),
+        (1.1, 2, 2, 21.75),
+        (2.4, 1, 2, 2.057),
+        (3.2, 2, 3, 8.62),
+        (0.7, 1, 4, 12.3),
+        (0.4, 1, 2, 11.0),
+    ],
+)
+def test_several_discrete_gaussians_hold_their_direct_sum(sigma, shift, count, epsilon):
+    reach = math.ceil(14 * sigma) + 2
+    xs = np.arange(-reach, reach + 1)
+    one = np.exp(-(xs**2) / (2 * sigma**2))
+    law = one = one / one.sum()
+    for _ in range(count - 1):
+        law = np.convolve(law, one)
+    total = np.arange(-count * reach, count * reach + 1)
+    losses = (count * shift**2 - 2 * shift * total) / (2 * sigma**2)
+    truth = float((law * np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)).sum())
+    relation = "replace_one" if shift == 2 else "zero_out"
+    found = delta_of(DiscreteGaussian(noise_multiplier=sigma, count=count), epsilon, relation)
+    assert found.lower <= truth * (1 + 1e-9)
+    assert found.upper >= truth * (1 - 1e-9)
+    assert found.width <= 0.02 * truth
+
+
 def test_shuffled_batches_are_never_charged_as_poisson():
     event = EpochDpSgd(
         sampler="shuffle",

@@ -216,8 +216,8 @@ class _Transform:
 def _elementary_transform(pair: ClosedFormPair, frequencies: Floats, *, theta: float) -> _Transform:
     values = pair.log_moment(theta + 1j * frequencies)
     moment = float(values[0].real)
-    reach = float(frequencies[-1]) * pair.phase_rate
-    error = 8 * _UNIT * (4 + theta * pair.phase_rate + reach)
+    rate = pair.phase_rate(theta)
+    error = 8 * _UNIT * (4 + theta * rate + float(frequencies[-1]) * rate)
     return _Transform(moment, values - moment, error)
 
 
