@@ -328,3 +328,16 @@ def test_parts_add_up_to_more_than_any_of_them():
     whole = eps(Composed(parts=parts), 1e-5)
     assert whole.lower <= whole.upper
     assert whole.lower >= max(eps(part, 1e-5).lower for part in parts)
+
+
+def test_hardly_any_noise_is_charged_as_none_and_bounds_nothing_from_below():
+    # The discrete Gaussian of σ = 0.01 has an ε of 5,000 at δ = 1e-5: not unbounded.
+    found = eps(DiscreteGaussian(noise_multiplier=0.01), 1e-5)
+    assert (found.lower, found.upper) == (0.0, math.inf)
+    assert eps(DiscreteGaussian(noise_multiplier=0.0), 1e-5).lower == math.inf
+    assert delta_of(Gaussian(noise_multiplier=1e-10), 1.0).lower == 0.0
+
+
+def test_losses_beyond_the_grid_leave_a_wide_bracket():
+    found = eps(poisson(sampling_rate=1e-9, noise_multiplier=1e-3, steps=100), 1e-10)
+    assert 0 < found.lower < found.upper < math.inf

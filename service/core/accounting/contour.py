@@ -113,6 +113,8 @@ def contour_profile(parts: Sequence[Part], *, tilt: Tilt) -> ContourProfile:
     weight = 1 / (w * (w + 1))
     weight[0] *= 0.5
     kernel = np.exp(log_transform) * weight
+    if not (np.isfinite(kernel).all() and math.isfinite(moment) and math.isfinite(error)):
+        raise NotCertified("The transform is beyond the range of doubles.")
     # |a^n − b^n| ≤ n |a − b| for |a|, |b| ≤ 1, and all other factors are at most 1.
     spread = step / math.pi * float(np.abs(weight).sum())
     return ContourProfile(
