@@ -212,7 +212,7 @@ def epoch_shift(event: EpochDpSgd, neighboring: Neighboring) -> float:
 
 
 def _gaussians_joined(parts: dict[Pair, int]) -> list[Part]:
-    """All Gaussian parts as one: their μ² add up. Rounded up by the margin of the sum."""
+    """All Gaussian parts as one: their μ² add up."""
     squares = [p.mu_squared * n for p, n in parts.items() if isinstance(p, GaussianPair)]
     rest: list[Part] = [(p, n) for p, n in parts.items() if not isinstance(p, GaussianPair)]
     if squares:
