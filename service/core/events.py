@@ -266,8 +266,7 @@ def for_unit(event: Event, *, records: int) -> Event:
     Guarantees: whoever holds ``records`` records loses no more by ``event`` than the holder
     of one record loses by the answer: an upper event, never a basis of lower bounds. Spends
     that other systems state (``approximate_dp``, ``zcdp``) are taken as stated for the unit.
-    For ``discrete_gaussian`` this holds of Rényi and zCDP prices (the Gaussian bound), which is
-    all the ledger asks; a shift of several whole numbers is another pair.
+    For ``discrete_gaussian`` this holds of Rényi and zCDP prices alone.
 
     Source: ``records`` records move a sum by up to ``records`` clip norms, so σ falls by that
         factor. Under Poisson sampling at least one of them is drawn with probability
