@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from service.embedded import STOP_GRACES_S
+
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux'"),
@@ -43,7 +45,7 @@ path.exists() or path.write_text("dpl_test")
 """
 UP = """
 import os, pathlib, sys
-from service.embedded import STOP_GRACES_S, Commands, up
+from service.embedded import Commands, up
 run = lambda code, *rest: (sys.executable, "-c", code, *rest)
 gateway, worker, sweeper, migrate, bootstrap, data_dir, port = sys.argv[1:]
 commands = Commands(
