@@ -7,8 +7,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from api_tests.parts import Api, RecordingQueue
+from api_tests.postgres import postgres, postgres_url  # noqa: F401 - fixtures
 from service.api.deps import Parts
-from service.app import configure_logging, serve_with
+from service.app import serve_with
 from service.calculator import Calculator
 from service.db.migrations.run import migrate
 from service.db.session import Database
@@ -16,6 +17,7 @@ from service.objects import FolderStore
 from service.operations.keys import create_first_key
 from service.sealing import FileSealer
 from service.settings import Settings
+from service.telemetry import configure_logging
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -24,10 +26,14 @@ def logging_as_in_production() -> None:
     configure_logging("info")
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    """A migrated, empty database."""
-    made = Database(f"sqlite:///{tmp_path / 'dpledger.db'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A migrated, empty database: each test that uses one runs on both kinds."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'dpledger.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    made = Database(url, pool_size=70)
     migrate(made)
     yield made
     made.close()

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from api_tests.postgres import Postgres, postgres, postgres_url  # noqa: F401
+from api_tests.postgres import Postgres
 
 pytestmark = pytest.mark.processes
 
 
-def test_a_fresh_database_is_empty_and_durable(postgres_url):  # noqa: F811
+def test_a_fresh_database_is_empty_and_durable(postgres_url):
     engine = sqlalchemy.create_engine(postgres_url)
     with engine.connect() as connection:
         assert sqlalchemy.inspect(connection).get_table_names() == []
@@ -23,7 +23,7 @@ def test_a_fresh_database_is_empty_and_durable(postgres_url):  # noqa: F811
     engine.dispose()
 
 
-def test_what_was_committed_survives_a_crash(postgres):  # noqa: F811
+def test_what_was_committed_survives_a_crash(postgres):
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 1 AS one")
     postgres.stop(signal.SIGQUIT)

@@ -12,12 +12,13 @@ from types import FrameType
 import uvicorn
 from sqlalchemy import func, select
 
-from service.app import configure_logging, make_app
+from service.app import make_app
 from service.db.migrations.run import migrate
 from service.db.session import Database
 from service.db.tables import ApiKey
 from service.operations.keys import create_first_key
 from service.settings import Settings
+from service.telemetry import configure_logging
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

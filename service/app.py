@@ -1,6 +1,5 @@
 """The gateway's composition root: settings in, parts made, routes mounted."""
 
-import logging
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,8 +7,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 import anyio.to_thread
-import structlog
-import structlog.tracebacks
 from fastapi import FastAPI
 
 from service import __version__
@@ -108,23 +105,3 @@ def serve_with(parts: Parts) -> FastAPI:
         allowed_hosts=parts.settings.allowed_hosts,
     )
     return app
-
-
-def configure_logging(level: str) -> None:
-    """JSON lines on stderr; nothing of a request's body ever goes there."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            # Never the values of variables: they may be what is protected.
-            structlog.processors.ExceptionRenderer(
-                structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
-            ),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
-        ),
-        logger_factory=structlog.WriteLoggerFactory(),
-    )

@@ -7,8 +7,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from service.app import configure_logging
 from service.settings import Settings
+from service.telemetry import configure_logging
 from workers.app import make_worker_app
 from workers.sweeper import sweep_until
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from celery import Celery, signals
 
+from service.lifeline import die_with_parent
 from service.queue import celery_app
 from service.settings import Settings
 from workers import tasks
 from workers.busy import Busy
-from workers.process import die_with_parent
 
 #: A running job is stopped and settled well within this time.
 _SETTLED_WITHIN_S: Final = 10.0

@@ -274,7 +274,7 @@ samplers = st.sampled_from(["shuffle", "balls_in_bins", "poisson"])
 relations = st.sampled_from(["zero_out", "replace_one", "add_or_remove_one"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(sigma=sigmas, m=updates, e=epochs, sampler=samplers, neighboring=relations)
 def test_the_interval_is_ordered_and_capped(sigma, m, e, sampler, neighboring):
     answer = separation(
@@ -292,7 +292,7 @@ def test_the_interval_is_ordered_and_capped(sigma, m, e, sampler, neighboring):
     assert answer.implied_epsilon_floor >= 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     sigma=st.floats(0.05, 1e3),
     factor=st.floats(1.1, 5),
@@ -409,7 +409,7 @@ def test_the_characteristic_bracket_is_narrow_and_right(sampler_relation):
     assert narrow >= 10
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(t=st.floats(1e-4, 4.0), m=st.integers(2, 10**9), replace=st.booleans())
 def test_the_characteristic_bracket_meets_the_tests(t, m, replace):
     found = allocation_bracket(t, updates_per_epoch=m, replace=replace)

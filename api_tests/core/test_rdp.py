@@ -1,7 +1,11 @@
 """Rényi accounting: certified from above, and tight."""
 
+# pyright: reportArgumentType=false
+
 import itertools
+import json
 import math
+from pathlib import Path
 
 import mpmath
 import pytest
@@ -28,6 +32,8 @@ from service.core.events import (
 )
 
 ADD = "add_or_remove_one"
+GOLDEN = Path(__file__).parent.parent / "golden"
+EPSILON_CASES = json.loads((GOLDEN / "epsilon.json").read_text())["cases"]
 RUN = poisson(sampling_rate=0.01, noise_multiplier=1.1, steps=3000)
 
 
@@ -99,6 +105,24 @@ def test_full_sampling_is_the_gaussian():
 def test_the_known_run_costs_2_9331():
     assert 2.9330 < epsilon_upper(RUN, delta=1e-5, neighboring=ADD) <= 2.9331
     assert epsilon_upper(RUN, delta=1e-5, neighboring="replace_one") > 4.6118
+
+
+@pytest.mark.parametrize("case", EPSILON_CASES, ids=lambda case: case["id"])
+def test_rdp_lies_above_the_certified_epsilon(case):
+    neighboring = {"add_remove": ADD}.get(case["adjacency"], case["adjacency"])
+    parts = tuple(_event(phase) for phase in case["phases"])
+    found = epsilon_upper(Composed(parts=parts), delta=case["delta"], neighboring=neighboring)
+    assert found >= case["lower"]
+    if case["lower"] > 4:
+        assert found <= 1.15 * case["upper"]
+
+
+def _event(phase):
+    if phase["mech"] == "laplace":
+        return Laplace(noise_multiplier=phase["sigma"], count=phase["steps"])
+    if phase["mech"] == "gauss":
+        return Gaussian(noise_multiplier=phase["sigma"], count=phase["steps"])
+    return poisson(sampling_rate=phase["q"], noise_multiplier=phase["sigma"], steps=phase["steps"])
 
 
 def test_the_same_run_shuffled_is_not_amplified():
@@ -255,6 +279,18 @@ def test_the_step_rises_with_the_rate_the_order_and_less_noise(q, sigma, alpha, 
     assert base <= at(alpha, min(q * factor, 1.0), sigma) * slack
     assert base <= at(alpha, q, sigma / factor) * slack
     assert base <= alpha * ((2 if replace else 1) / sigma) ** 2 / 2 * slack
+
+
+def test_a_long_schedule_is_rounded_against_the_spender():
+    def at(count):
+        segments = tuple(
+            Segment(steps=1, noise_multiplier=2 - i / 2000, sampling_rate=0.01 + i * 1e-6)
+            for i in range(count)
+        )
+        event = StepwiseDpSgd(sampler="poisson", schedule=segments)
+        return rdp(event, orders=[8.0], neighboring=ADD)[0]
+
+    assert at(499) < at(500) < at(501) < at(502) < at(500) * 1.02
 
 
 @given(steps=st.integers(1, 10**9 - 1))

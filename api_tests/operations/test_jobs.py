@@ -1,5 +1,7 @@
 """Training jobs as transactions: what is reserved, claimed, leased, recorded and settled."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
@@ -221,6 +223,16 @@ def test_only_one_of_many_deliveries_claims_a_job(database, job_id):
     assert job_of(database, job_id).fencing_token == 1
 
 
+def test_of_many_claims_at_once_one_wins(database, job_id):
+    def claim(name):
+        with database.write() as session:
+            job = job_runs.claim(session, job_id=job_id, worker=name, lease_s=30)
+            return job is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(claim, [f"worker {i}" for i in range(8)])) == 1
+
+
 def test_a_message_for_an_unknown_job_claims_nothing(database):
     with database.write() as session:
         assert job_runs.claim(session, job_id="job_unknown", worker="x", lease_s=30) is None
@@ -232,7 +244,7 @@ def test_R12_a_step_is_charged_when_it_is_leased(database, dataset, job_id):
     assert balance(database, dataset)[0] == price(database, dataset, LEASE_STEPS)
 
 
-def test_a_lease_whose_answer_was_lost_is_not_charged_twice(database, dataset, job_id):
+def test_a_lease_whose_answer_was_lost_is_not_charged_twice(database, job_id):
     held = started(database, job_id)
     assert lease(database, held, 0) == lease(database, held, 0) == LEASE_STEPS
     assert granted_steps(database, job_id) == LEASE_STEPS
@@ -282,7 +294,7 @@ def test_a_whole_run_is_settled_at_its_price_and_succeeds(database, dataset, job
     assert events(database, job_id)[-2:] == [(8, "state", "succeeded"), (9, "done", "succeeded")]
 
 
-def test_a_run_with_steps_missing_from_its_log_does_not_succeed(database, dataset, job_id):
+def test_a_run_with_steps_missing_from_its_log_does_not_succeed(database, job_id):
     held = started(database, job_id)
     lease(database, held, 0)
     record(database, held, 0, 5)

@@ -63,11 +63,6 @@ def record(step):
     }
 
 
-def stopped(step):
-    say(type="stopped", step=step)
-    sys.exit(0)
-
-
 def on_term(*_):
     raise Terminated
 
@@ -76,46 +71,65 @@ def main():
     signal.signal(signal.SIGTERM, signal.SIG_IGN if MODE == "deaf" else on_term)
     sys.stderr.write(f"fake trainer, {MODE}\n")
     sys.stderr.flush()
-    total = SPEC["mechanism"]["steps"]
+    begin()
+    try:
+        train()
+    except Terminated as stop:
+        say(type="stopped", step=stop.args[0] if stop.args else 0)
+        sys.exit(0)
+    finish()
+
+
+def begin():
     if MODE == "silent":
         time.sleep(600)
     if MODE == "noise":
         sys.stdout.write("this is not JSON\n")
         sys.stdout.flush()
         time.sleep(600)
-    say(type="ready", total_steps=total, device="cpu", software={"fake": "1"})
+    say(
+        type="ready",
+        total_steps=SPEC["mechanism"]["steps"],
+        device="cpu",
+        software={"fake": "1"},
+    )
     if MODE == "asks_itself":
         say(type="failed", code="OUT_OF_MEMORY", message="Not enough memory on the device.")
         sys.exit(1)
+
+
+def train():
+    total = SPEC["mechanism"]["steps"]
     step = 0
-    try:
-        while step < total:
-            reply = ask(type="lease", first_step=step, steps=min(SPEC["lease_steps"], total - step))
-            if reply["type"] == "stop":
-                stopped(step)
-            end = reply["end_step"]
-            (WORKDIR / "leased").write_text(str(end))
-            if MODE == "dies" or (MODE == "dies_recorded" and step > 0):
-                os.kill(os.getpid(), signal.SIGKILL)
-            if MODE == "deaf":
-                time.sleep(600)
-            if MODE == "over_run":
-                end += 1
-            records = []
-            while step < end:
-                if MODE == "slow":
-                    time.sleep(0.2)
-                if not (MODE == "gap" and step == 1):
-                    records.append(record(step))
-                step += 1
-            reply = ask(type="steps", records=records)
-            if reply["type"] == "stop":
-                stopped(step)
-            if MODE == "short":
-                break
-    except Terminated:
-        stopped(step)
-    finish()
+    while step < total:
+        reply = ask(type="lease", first_step=step, steps=min(SPEC["lease_steps"], total - step))
+        if reply["type"] == "stop":
+            raise Terminated(step)
+        end = reply["end_step"] + (MODE == "over_run")
+        misbehave(step)
+        records = [run_step(step) for step in range(step, end)]
+        if MODE == "gap":
+            del records[1]
+        step = end
+        reply = ask(type="steps", records=records)
+        if reply["type"] == "stop":
+            raise Terminated(step)
+        if MODE == "short":
+            return
+
+
+def misbehave(step):
+    """Right after a lease."""
+    if MODE == "dies" or (MODE == "dies_recorded" and step > 0):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if MODE == "deaf":
+        time.sleep(600)
+
+
+def run_step(step):
+    if MODE == "slow":
+        time.sleep(0.2)
+    return record(step)
 
 
 def finish():

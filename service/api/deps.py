@@ -24,6 +24,7 @@ from service.core.errors import PreconditionFailed, PreconditionRequired
 from service.db.session import Database
 from service.objects import ObjectStore
 from service.operations import idempotency, keys
+from service.operations.reservations import BudgetRefused
 from service.queue import JobQueue
 from service.sealing import Sealer
 from service.settings import Settings
@@ -112,6 +113,31 @@ class Caller:
             key_required: refuse the request if it has no ``Idempotency-Key``.
         """
         key = self._idempotency_key(required=key_required and not dry_run)
+        try:
+            return self._written(work, shape=shape, status=status, dry_run=dry_run, key=key)
+        except BudgetRefused as refused:  # its transaction is over, the account is free again
+            refused.suggest()
+            raise
+
+    def check_version(self, row: Versioned, *, required: bool) -> None:
+        """Compare ``If-Match`` with the row's version."""
+        given = self.request.headers.get("if-match")
+        if given is None:
+            if required:
+                raise PreconditionRequired("Send If-Match with the ETag that you last saw.")
+            return
+        if given != "*" and _etag(row) not in [part.strip() for part in given.split(",")]:
+            raise PreconditionFailed("The object has changed since you read it; read it again.")
+
+    def _written(
+        self,
+        work: Callable[[Session], R],
+        *,
+        shape: Callable[[R], BaseModel],
+        status: int,
+        dry_run: bool,
+        key: str | None,
+    ) -> Response:
         with self.parts.database.write(keep=not dry_run) as session:
             if key is not None and not dry_run:
                 earlier = idempotency.claim(
@@ -132,16 +158,6 @@ class Caller:
                 answer = idempotency.Answer(status=status, headers=headers, body=body)
                 idempotency.store(session, self.principal, key=key, answer=answer)
         return _json(body, status=status, headers=headers)
-
-    def check_version(self, row: Versioned, *, required: bool) -> None:
-        """Compare ``If-Match`` with the row's version."""
-        given = self.request.headers.get("if-match")
-        if given is None:
-            if required:
-                raise PreconditionRequired("Send If-Match with the ETag that you last saw.")
-            return
-        if given != "*" and _etag(row) not in [part.strip() for part in given.split(",")]:
-            raise PreconditionFailed("The object has changed since you read it; read it again.")
 
     def _idempotency_key(self, *, required: bool) -> str | None:
         key = self.request.headers.get("idempotency-key")

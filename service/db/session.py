@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, create_engine, event, func, select
+from sqlalchemy import Connection, create_engine, event, func, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -117,6 +117,7 @@ def _engine(url: str, *, pool_size: int) -> Engine:
             parsed,
             pool_size=pool_size,
             max_overflow=0,
+            hide_parameters=True,  # errors are logged; what they were about stays out
             connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False},
         )
         event.listen(engine, "connect", _prepare_sqlite)
@@ -133,7 +134,12 @@ def _engine(url: str, *, pool_size: int) -> Engine:
         "connect_timeout": 10,
     }
     return create_engine(
-        parsed, pool_size=pool_size, max_overflow=0, pool_pre_ping=True, connect_args=keepalive
+        parsed,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args=keepalive,
     )
 
 
@@ -158,5 +164,6 @@ def insert_unless_present(session: Session, table: type[Any], **values: Any) -> 
     """Insert a row; False if its key is taken (after waiting for the taker to commit)."""
     name = session.get_bind().dialect.name
     build = sqlite.insert if name == "sqlite" else postgresql.insert
-    result = session.execute(build(table).values(**values).on_conflict_do_nothing())
-    return bool(cast("CursorResult[Any]", result).rowcount)
+    insert = build(table).values(**values).on_conflict_do_nothing()
+    keys = inspect(table).primary_key
+    return session.execute(insert.returning(*keys)).first() is not None

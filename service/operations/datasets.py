@@ -64,6 +64,30 @@ def create_dataset(
     )
     if not fresh:
         _refuse_second(session, principal, fingerprint=known)
+    _open_account(session, principal, dataset_id=dataset_id, terms=terms, now=now)
+    session.flush()
+    return get_owned(session, principal, Dataset, dataset_id)
+
+
+def rename_dataset(
+    session: Session, principal: Principal, *, dataset_id: str, name: str
+) -> Dataset:
+    """Change the one thing about a dataset that carries no promise."""
+    row = get_owned(session, principal, Dataset, dataset_id, lock=True)
+    row.name = name
+    row.updated_at = datetime.now(UTC)
+    row.version += 1
+    return row
+
+
+def _open_account(
+    session: Session,
+    principal: Principal,
+    *,
+    dataset_id: str,
+    terms: AccountTerms,
+    now: datetime,
+) -> None:
     session.add(
         Account(
             id=new_id("blk"),
@@ -84,19 +108,6 @@ def create_dataset(
             last_sequence=0,
         )
     )
-    session.flush()
-    return get_owned(session, principal, Dataset, dataset_id)
-
-
-def rename_dataset(
-    session: Session, principal: Principal, *, dataset_id: str, name: str
-) -> Dataset:
-    """Change the one thing about a dataset that carries no promise."""
-    row = get_owned(session, principal, Dataset, dataset_id, lock=True)
-    row.name = name
-    row.updated_at = datetime.now(UTC)
-    row.version += 1
-    return row
 
 
 def _identity(

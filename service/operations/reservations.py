@@ -6,7 +6,7 @@ Locks are taken in one order everywhere: the reservation first, then its account
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -36,6 +36,24 @@ from service.operations.accounts import (
 from service.operations.owned import get_owned
 
 _OPEN = ("pending", "leased")
+
+
+class BudgetRefused(BudgetExceeded):
+    """A reservation that did not fit, with what it takes to say what would."""
+
+    def __init__(
+        self, message: str, *, fields: dict[str, Any], account: Account, event: Event
+    ) -> None:
+        """Remember terms and balance as they are now; the row may be gone when it is asked."""
+        super().__init__(message, fields={**fields, "suggestions": []})
+        self._event, self._terms, self._balance = event, terms_of(account), balance_of(account)
+
+    def suggest(self) -> None:
+        """Add what would fit. It takes a search, so ask once the account's lock is free."""
+        caps = ledger.caps(self._terms)
+        sigma, steps = ledger.suggest(self._event, caps, self._balance, self._terms)
+        changes = (("noise_multiplier", sigma), ("steps", steps))
+        self.fields["suggestions"] = [{"change": n, "to": v} for n, v in changes if v is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +257,6 @@ def _check_room(account: Account, event: Event, charge: ledger.Amounts) -> None:
     if ledger.admits(caps, balance, charge):
         return
     figures = ledger.refusal(terms, caps, balance, charge)
-    sigma, steps = ledger.suggest(event, caps, balance, terms)
-    suggestions = [("noise_multiplier", sigma), ("steps", steps)]
     plain = {
         name: None if value is None else format(value, "f")
         for name, value in (
@@ -249,15 +265,12 @@ def _check_room(account: Account, event: Event, charge: ledger.Amounts) -> None:
             ("shortfall", figures.shortfall),
         )
     }
-    raise BudgetExceeded(
+    raise BudgetRefused(
         f"The budget of {account.dataset_id} has no room for this: it would pass the cap at "
         "every order of the account. Nothing was charged.",
-        fields={
-            **place,
-            **plain,
-            "order": figures.order,
-            "suggestions": [{"change": n, "to": v} for n, v in suggestions if v is not None],
-        },
+        fields={**place, **plain, "order": figures.order},
+        account=account,
+        event=event,
     )
 
 

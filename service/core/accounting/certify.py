@@ -57,7 +57,8 @@ def certified_epsilon(
         known: a lower bound of what is asked from another direction; below it, a coarse
             answer is enough.
     """
-    infinite = 1 - (1 - infinite_mass(parts)) * (1 - unnoised)
+    mass = infinite_mass(parts)
+    infinite = mass + unnoised - mass * unnoised
     if infinite > delta * (1 + 1e-12):
         return Certified(Interval(math.inf, math.inf), "mass at infinite loss")
     if unnoised > 0:
@@ -65,7 +66,10 @@ def certified_epsilon(
     simple = _closed_form(parts)
     if simple is not None:
         profile, guess = simple
-        return Certified(invert(profile, delta=delta, guess=guess(delta)), "closed form")
+        found = invert(profile, delta=delta, guess=guess(delta))
+        # Where only the mass at infinity is left, δ(ε) is flat and its edge is known.
+        upper = min(found.upper, _pure(parts)) if infinite <= delta else found.upper
+        return Certified(Interval(min(found.lower, upper), upper), "closed form")
     if infinite >= delta:
         return Certified(Interval(0.0, math.inf), "mass at infinite loss")
     if len(parts) > MAX_DISTINCT:

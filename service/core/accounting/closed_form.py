@@ -19,6 +19,7 @@ from service.core.interval import Interval
 _SPECIAL_ERROR = 4e-15
 _ROUNDING = 4 * 2.0**-53
 _SQRT2 = math.sqrt(2)
+_LEAST = 1e-300
 
 
 def gaussian_delta(epsilon: float, *, mu: float) -> Interval:
@@ -100,10 +101,14 @@ def subsampled_replace_delta(epsilon: float, *, rate: float, mu: float, cut: flo
 
     The best event is z > ``cut``, where the loss is ε; an error in ``cut`` enters squared.
     """
-    growth = math.expm1(epsilon) if epsilon < 700 else math.inf
-    plain = -(1 - rate) * growth * float(normal_cdf(-cut)) if rate < 1 else 0.0
+    log_tail = float(log_normal_cdf(-cut))
+    # (1−q)(1 − e^ε) Φ(−cut); the event holds no more Q-mass than e^{−ε}.
+    if epsilon < 1:
+        plain = -(1 - rate) * math.expm1(epsilon) * math.exp(log_tail)
+    else:
+        plain = (1 - rate) * (math.exp(log_tail) - math.exp(min(epsilon + log_tail, 0.0)))
     hit = float(normal_cdf(mu - cut))
-    missed = math.exp(epsilon + float(log_normal_cdf(-mu - cut)))
+    missed = math.exp(min(epsilon + float(log_normal_cdf(-mu - cut)), 0.0))
     value = plain + rate * (hit - missed)
     size = abs(plain) + rate * (hit + missed)
     return _clamped(value, error=size * (_SPECIAL_ERROR * 8 + _ROUNDING * (cut * cut + epsilon)))
@@ -123,5 +128,6 @@ def _scaled(interval: Interval, factor: float) -> Interval:
 
 
 def _clamped(value: float, *, error: float) -> Interval:
-    upper = min(max(value + error, 0.0), 1.0)
+    # Never zero by underflow alone.
+    upper = min(max(value + error, 0.0) + _LEAST, 1.0)
     return Interval(min(max(value - error, 0.0), upper), upper)

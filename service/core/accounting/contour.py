@@ -45,8 +45,8 @@ _ALIASING_GOAL: Final = 1e-12
 _TRUNCATION_LADDER: Final = ((1e-10, 1 << 10), (1e-8, 1 << 13), (1e-6, 1 << 14), (1e-4, 1 << 16))
 _QUADRATURE_GOAL: Final = 1e-14
 _MAX_WORK: Final = 60_000_000
-_DECAY_RATIO: Final = 1.3
-_DECAY_STEPS: Final = 48
+_DECAY_RATIO: Final = 1.4
+_DECAY_STEPS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ContourProfile:
         lower = max(value - error - folded, 0.0) + self.infinite * (1 - 1e-14)
         upper = max(value + error, 0.0) + self.surplus + self.infinite * (1 + 1e-14)
         upper = min(upper, 1.0)
-        return Interval(min(lower, upper), upper)
+        return Interval(float(min(lower, upper)), float(upper))
 
 
 def contour_profile(parts: Sequence[Part], *, tilt: Tilt) -> ContourProfile:

@@ -13,11 +13,11 @@ from typing import Final
 from service.core.accounting.pairs import Pair, Part
 from service.core.accounting.poisson_pair import PoissonPair
 
-MAX_DISTINCT: Final = 48
+MAX_DISTINCT: Final = 24
 
 
 def grouped(parts: Sequence[Part], *, pessimistic: bool) -> list[Part]:
-    """At most about 48 distinct Poisson parts that bound ``parts`` from one side."""
+    """At most 24 or so distinct Poisson parts that bound ``parts`` from one side."""
     poisson = [(p, n) for p, n in parts if isinstance(p, PoissonPair)]
     others: list[Part] = [(p, n) for p, n in parts if not isinstance(p, PoissonPair)]
     ratio = 1.002

@@ -106,11 +106,13 @@ def _illinois(
 def _certified_upper(profile: Profile, *, delta: float, start: float) -> float:
     """The least point found with δ(ε).upper ≤ δ, stepping up from ``start``."""
     step = _first_step(profile, start=start)
-    point = start
+    point = failing = start
     for _ in range(200):
         if profile(point).upper <= delta:
-            return point
-        point = start + step
+            return _closest(
+                lambda x: profile(x).upper <= delta, good=point, bad=failing, enough=step
+            )
+        failing, point = point, start + step
         step *= 2
         if point > MAX_EPSILON:
             break
@@ -120,13 +122,29 @@ def _certified_upper(profile: Profile, *, delta: float, start: float) -> float:
 def _certified_lower(profile: Profile, *, delta: float, start: float) -> float:
     """The largest point found with δ(ε).lower > δ, stepping down from ``start``; 0 if none."""
     step = _first_step(profile, start=start)
-    point = start
+    point = failing = start
     while point > 0:
         if profile(point).lower > delta:
-            return point
-        point = start - step
+            return _closest(
+                lambda x: profile(x).lower > delta, good=point, bad=failing, enough=step
+            )
+        failing, point = point, start - step
         step *= 2
     return 0.0
+
+
+def _closest(holds: Callable[[float], bool], *, good: float, bad: float, enough: float) -> float:
+    """A point where ``holds``, nearer to ``bad``, if the doubled steps have grown wide."""
+    limit = max(1e-7 * good, 1e-9)
+    if enough <= 4 * limit:
+        return good
+    while abs(good - bad) > limit:
+        middle = 0.5 * (good + bad)
+        if holds(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
 
 
 def _first_step(profile: Profile, *, start: float) -> float:

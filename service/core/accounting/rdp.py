@@ -29,6 +29,8 @@ from service.core.events import (
 ROUND_UP: Final = 1 + 1e-12  # covers the rounding of every closed form below
 MAX_ORDER: Final = 1e6
 LEAST_GAP: Final = 1e-6  # least α − 1 of the search
+MANY_PAIRS: Final = 500  # distinct (σ, q) pairs of one schedule that are priced one by one
+PATIENCE: Final = 7  # grid points, each twice the last, that the search goes past its best
 
 _Curve = Callable[[float], float]
 
@@ -255,22 +257,49 @@ def _leaf(leaf: Event, alpha: float, neighboring: Neighboring, steps: _Steps) ->
 
 def _stepwise(event: StepwiseDpSgd, alpha: float, neighboring: Neighboring, steps: _Steps) -> float:
     terms: list[float] = []
-    for segment in event.schedule:
-        sigma = combined_noise_multiplier(segment.noise_multiplier, event.count_noise_stddev)
-        key = (sigma, segment.sampling_rate)
+    for (sigma, q), count in _distinct(event).items():
+        key = (sigma, q)
         if key not in steps:
             steps[key] = (
                 math.inf
                 if sigma <= 0
                 else step_divergence(
                     alpha,
-                    sampling_rate=segment.sampling_rate,
+                    sampling_rate=q,
                     noise_multiplier=sigma,
                     replace=neighboring == "replace_one",
                 )
             )
-        terms.append(segment.steps * steps[key])
+        terms.append(count * steps[key])
     return _sum_up(terms)
+
+
+def _distinct(event: StepwiseDpSgd) -> dict[tuple[float, float], int]:
+    """The (σ, q) pairs of a schedule with their steps, both against the spender if many.
+
+    A schedule of more than ``MANY_PAIRS`` pairs is rounded to a grid of 0.14 %: σ down, q up.
+    A longer prefix of a schedule therefore still never costs less than a shorter one.
+    """
+    pairs: dict[tuple[float, float], int] = {}
+    for segment in event.schedule:
+        sigma = combined_noise_multiplier(segment.noise_multiplier, event.count_noise_stddev)
+        key = (sigma, segment.sampling_rate)
+        pairs[key] = pairs.get(key, 0) + segment.steps
+    if len(pairs) <= MANY_PAIRS:
+        return pairs
+    rounded: dict[tuple[float, float], int] = {}
+    for (sigma, q), count in pairs.items():
+        key = (_on_grid(sigma, math.floor, min), min(_on_grid(q, math.ceil, max), 1.0))
+        rounded[key] = rounded.get(key, 0) + count
+    return rounded
+
+
+def _on_grid(
+    value: float, whole: Callable[[float], int], safe: Callable[[float, float], float]
+) -> float:
+    if value <= 0:
+        return value
+    return safe(value, 2.0 ** (whole(math.log2(value) * 512) / 512))
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -315,8 +344,8 @@ def _minimise(
     """The least objective over ``orders``, or over a search from 1 + 10⁻⁶ to 10⁶."""
     costs = tuple(_parts(event, 1))
     if orders is not None:
-        values = rdp(event, orders=orders, neighboring=neighboring)
-        return min(map(objective, orders, values), default=math.inf)
+        divergences = rdp(event, orders=orders, neighboring=neighboring)
+        return min(map(objective, orders, divergences), default=math.inf)
 
     def at(log_gap: float) -> float:
         alpha = 1 + math.exp(log_gap)
@@ -327,8 +356,14 @@ def _minimise(
     lowest, highest = math.log(LEAST_GAP), math.log(MAX_ORDER - 1)
     points = 41
     grid = [lowest + (highest - lowest) * i / (points - 1) for i in range(points)]
-    values = [at(point) for point in grid]
-    best = min(range(points), key=values.__getitem__)
+    values: list[float] = []
+    best = 0
+    for index, point in enumerate(grid):
+        values.append(at(point))
+        best = index if values[index] < values[best] else best
+        # Far above the best order the sums are long and the values only rise.
+        if math.isfinite(values[best]) and index - best > PATIENCE:
+            break
     if not math.isfinite(values[best]):
         return values[best]
     refined = _golden_section(at, grid[max(best - 1, 0)], grid[min(best + 1, points - 1)])

@@ -4,9 +4,10 @@ The pairs, with noise N(0, σ²) and t = 1/σ, x standard normal, Y± = exp(±tx
 
 - add_or_remove_one and zero_out: P = (1−q)N(0) + qN(1) against Q = N(0). The direction P‖Q
   is the larger at every order (Mironov, Talwar & Zhang 2019, arXiv 1908.10530, Theorem 5).
-- replace_one: P = (1−q)N(0) + qN(+1) against Q = (1−q)N(0) + qN(−1), which dominates every
-  replacement (Lebeda, Regehr, Kamath & Steinke 2024, arXiv 2405.20769). Both directions are
-  equal by the symmetry x → −x.
+- replace_one: P = (1−q)N(0) + qN(+1) against Q = (1−q)N(0) + qN(−1), the opposite records.
+  That this pair is the worst replacement is taken from the literature (Lebeda, Regehr, Kamath
+  & Steinke 2024, arXiv 2405.20769; dp_accounting composes the same pair), not proven here.
+  Both directions are equal by the symmetry x → −x.
 
 Everything rests on A(α) = E_Q[(P/Q)^α], D_α = ln A / (α−1). A − 1 is summed or integrated as
 a whole of non-negative parts, so it keeps its relative precision where A is 1 + 10⁻³⁰.

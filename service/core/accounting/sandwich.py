@@ -63,7 +63,7 @@ class SandwichProfile:
         grid = self.below.grid
         # Chernoff's bounds hold for the garbled law too: garbling cannot raise its K.
         lower -= error + self.below.tilt.folded_mass(epsilon, period=grid.spacing * grid.size)
-        return Interval(min(max(lower, 0.0), upper), upper)
+        return Interval(float(min(max(lower, 0.0), upper)), float(upper))
 
 
 def sandwich_profile(parts: Sequence[Part], *, tilt: Tilt) -> SandwichProfile:
@@ -131,8 +131,7 @@ class _GridLaw:
     grid: _Grid
     moment: float
     frequencies: Floats
-    log_transform: Complexes
-    weights: Floats
+    transform: Complexes
     offset: float
     infinite: float
     relative_error: float
@@ -157,7 +156,7 @@ class _GridLaw:
             turn = -1j * t * h * first
             lead = math.exp(self.moment - theta * point)
             scale = 2 / size
-        values = self.weights * np.exp(self.log_transform + turn) * kernel
+        values = self.transform * np.exp(turn) * kernel
         value = lead * scale * float(values.real.sum())
         reach = float(t[-1]) * (epsilon + h) if len(t) else 0.0
         rounding = 16 * _UNIT * (4 + reach + abs(self.moment) + theta * epsilon)
@@ -212,8 +211,7 @@ def _grid_law(parts: Sequence[Part], *, tilt: Tilt, grid: _Grid, side: Side) -> 
         grid=grid,
         moment=moment,
         frequencies=frequencies[keep],
-        log_transform=log_transform[keep],
-        weights=np.where(edge, 0.5, 1.0)[keep],
+        transform=(np.where(edge, 0.5, 1.0) * np.exp(log_transform))[keep],
         offset=offset,
         infinite=-math.expm1(log_finite),
         relative_error=error,

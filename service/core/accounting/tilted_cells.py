@@ -131,7 +131,7 @@ class Decay:
         """Log of a bound of |φ| over each [low_i, high_i], at most 0."""
         by_parts = np.array([float((self.excluded + self.variation / t).min()) for t in low])
         by_spread = np.zeros_like(low)
-        for reach in (math.pi, math.pi / 2, 0.5):
+        for reach in (math.pi, 1.2):
             strength = 2 * (1 - math.cos(reach)) / reach**2
             gain = strength * low**2 * self._spread(reach / high)
             by_spread = np.minimum(by_spread, 0.5 * np.log1p(-np.minimum(gain, 1 - 1e-16)))
@@ -141,11 +141,12 @@ class Decay:
         """Half of E[D²; |D| ≤ c] from below, D the difference of two independent losses."""
         x, p = self.losses, self.masses
         lower, upper = x[:-1], x[1:]
-        sums = [np.insert(np.cumsum(p * upper**k), 0, 0.0) for k in range(3)]
+        sums: list[Floats] = [np.insert(np.cumsum(p * upper**k), 0, 0.0) for k in range(3)]
         own = np.arange(len(p))
         out = np.zeros_like(distances)
         for i, c in enumerate(distances):
-            first = np.minimum(np.searchsorted(lower, upper - c, side="left"), own)
+            fits = np.asarray(np.searchsorted(lower, upper - float(c), side="left"), np.intp)
+            first = np.minimum(fits, own)
             s0, s1, s2 = (s[own] - s[first] for s in sums)
             square = lower**2 * s0 - 2 * lower * s1 + s2
             # What cancels in the square is at most 1e-13 of its terms.

@@ -22,9 +22,9 @@ from service.core.interval import Interval
 
 MOST_SHIFT: Final = 4.0  # beyond it the fourth moment makes the bracket useless
 TERMS: Final = 2500  # odd multiples of d that are summed
-_DECAY: Final = 50.0  # the trapezoid rule's error is 4e^−50
-_REACH: Final = 12.0  # normal tails beyond it, times e^{y²/2} ≤ e^4.5, are below 1e-30
-_ROUNDING: Final = 1e-14  # of φ, an order of magnitude above what doubles lose
+_DECAY: Final = 38.0  # the trapezoid rule's error is 2e^−38 < 1e-16
+_REACH: Final = 9.5  # normal tails beyond it, times e^{y²/2} ≤ e^4.5, are below 1e-18
+_ROUNDING: Final = 1e-14  # of φ, an order of magnitude above both and what doubles lose
 
 
 def allocation_bracket(t: float, *, updates_per_epoch: int, replace: bool) -> Interval | None:

@@ -4,8 +4,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from service.core.bounds import lower
 from service.core.bounds.published import LARGEST_KAPPA, BoundedSampler, threshold
-from service.core.bounds.separation import Run, least_upper, upper_lines
+from service.core.bounds.separation import (
+    Run,
+    closed_upper_lines,
+    least_upper,
+    pair_bracket,
+    upper_lines,
+)
 from service.core.bounds.upper import closed_form_noise
 from service.core.errors import InvalidInput, NotCertified
 from service.core.events import MAX_NOISE_MULTIPLIER, Neighboring
@@ -79,7 +86,13 @@ def _least_ticks(run: Run, max_kappa: float) -> int:
     """The least σ in ticks that is certified; the bounds fall with σ."""
 
     def is_enough(ticks: int) -> bool:
-        return least_upper(upper_lines(replace(run, noise_multiplier=ticks / TICKS))) <= max_kappa
+        candidate = replace(run, noise_multiplier=ticks / TICKS)
+        # Most candidates are decided by closed forms, from above or from below.
+        if least_upper(closed_upper_lines(candidate)) <= max_kappa:
+            return True
+        if run.sampler != "balls_in_bins" or run.epochs > 1 or _is_beaten(candidate, max_kappa):
+            return False
+        return least_upper(upper_lines(candidate, pair_bracket(candidate))) <= max_kappa
 
     low, high = 1, int(MAX_NOISE_MULTIPLIER) * TICKS
     if not is_enough(high):
@@ -94,3 +107,12 @@ def _least_ticks(run: Run, max_kappa: float) -> int:
         else:
             low = middle + 1
     return high
+
+
+def _is_beaten(run: Run, max_kappa: float) -> bool:
+    """True if a test of balls_in_bins already separates by more than ``max_kappa``."""
+    low = -1.0 if run.neighboring == "replace_one" else 0.0
+    m = run.updates_per_epoch
+    largest = lower.max_test(run.t, updates_per_epoch=m, high=1.0, low=low)
+    total = lower.sum_test(run.t, updates_per_epoch=m, epochs=1, distance=1.0 - low)
+    return max(largest, total) * LARGEST_KAPPA > max_kappa

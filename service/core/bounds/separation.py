@@ -144,7 +144,8 @@ def separation(
         sampler=sampler,
         neighboring=neighboring,
     )
-    lines = (*_lower_lines(run, published), *upper_lines(run))
+    exact = pair_bracket(run)
+    lines = (*_lower_lines(run, published, exact), *upper_lines(run, exact))
     best_lower = max((b.value for b in lines if b.side == "lower"), default=0.0)
     best_upper = least_upper(lines)
     kappa = Interval(min(best_lower, best_upper), best_upper)
@@ -162,8 +163,24 @@ def separation(
     )
 
 
-def upper_lines(run: Run) -> tuple[BoundLine, ...]:
-    """Every upper bound of κ that is proven for the run's sampler."""
+def upper_lines(run: Run, exact: Interval | None) -> tuple[BoundLine, ...]:
+    """Every upper bound of κ that is proven for the run's sampler, given ``pair_bracket``."""
+    lines = closed_upper_lines(run)
+    if exact is None or run.epochs > 1:
+        return lines
+    return (*lines, _line("upper", exact.upper, BRACKET, ("balls_in_bins",), HERE))
+
+
+def pair_bracket(run: Run) -> Interval | None:
+    """TV of one epoch of the dominating pair, where a certified bracket of it is known."""
+    if run.sampler != "balls_in_bins":
+        return None
+    replace = run.neighboring == "replace_one"
+    return allocation_bracket(run.t, updates_per_epoch=run.updates_per_epoch, replace=replace)
+
+
+def closed_upper_lines(run: Run) -> tuple[BoundLine, ...]:
+    """The upper bounds among them that have a closed form."""
     every: tuple[BoundedSampler, ...] = ("shuffle", "balls_in_bins", "poisson")
     sampler, replace = run.sampler, run.neighboring == "replace_one"
     plain = upper.unamplified(
@@ -179,10 +196,6 @@ def upper_lines(run: Run) -> tuple[BoundLine, ...]:
             chi, method = 2 * chi, f"{method}, twice by the triangle inequality"
         source = f"{ERTAN}, Theorem 3.3" if sampler == "balls_in_bins" else HERE
         lines.append(_line("upper", chi, method, (sampler,), source))
-    if sampler == "balls_in_bins" and run.epochs == 1:
-        exact = allocation_bracket(run.t, updates_per_epoch=run.updates_per_epoch, replace=replace)
-        if exact is not None:
-            lines.append(_line("upper", exact.upper, BRACKET, ("balls_in_bins",), HERE))
     if sampler == "poisson":
         used = upper.participation(updates_per_epoch=run.updates_per_epoch, epochs=run.epochs)
         lines.append(_line("upper", used, "participation, 1 − (1−q)^{ME}", ("poisson",), SOURCE))
@@ -220,7 +233,9 @@ def _line(
     return BoundLine(side=side, value=value, method=method, proven_for=proven_for, source=source)
 
 
-def _lower_lines(run: Run, published: PublishedBound) -> Iterable[BoundLine]:
+def _lower_lines(
+    run: Run, published: PublishedBound, exact: Interval | None
+) -> Iterable[BoundLine]:
     if published.kappa_floor is not None:
         yield BoundLine(
             side="lower",
@@ -233,7 +248,7 @@ def _lower_lines(run: Run, published: PublishedBound) -> Iterable[BoundLine]:
         case "poisson":
             yield from _poisson_lower(run)
         case "balls_in_bins":
-            yield from _allocation_lower(run)
+            yield from _allocation_lower(run, exact)
         case "shuffle":
             yield from _shuffle_lower(run)
 
@@ -254,11 +269,10 @@ def _poisson_lower(run: Run) -> Iterable[BoundLine]:
         yield _line("lower", found, "second and fourth moments", ("poisson",), ERTAN)
 
 
-def _allocation_lower(run: Run) -> Iterable[BoundLine]:
+def _allocation_lower(run: Run, exact: Interval | None) -> Iterable[BoundLine]:
     low = -1.0 if run.neighboring == "replace_one" else 0.0
     yield from _pair_lower(run, 1.0, low, SOURCE if low >= 0 else HERE)
     # One epoch is post-processing of many.
-    exact = allocation_bracket(run.t, updates_per_epoch=run.updates_per_epoch, replace=low < 0)
     if exact is not None:
         yield _line("lower", exact.lower, BRACKET, ("balls_in_bins",), HERE)
     if low >= 0:
