@@ -12,6 +12,7 @@ from service.core.ledger import AccountTerms
 from service.db.ids import new_id
 from service.db.session import insert_unless_present
 from service.db.tables import Account, Dataset
+from service.operations import log
 from service.operations.owned import get_owned, owned
 
 
@@ -67,6 +68,25 @@ def create_dataset(
     _open_account(session, principal, dataset_id=dataset_id, terms=terms, now=now)
     session.flush()
     return get_owned(session, principal, Dataset, dataset_id)
+
+
+def log_opening(session: Session, account: Account, *, terms: AccountTerms) -> None:
+    """Leave a leaf about a new account: what it promises, for ever (R7)."""
+    body = {
+        "account_id": account.id,
+        "dataset_id": account.dataset_id,
+        "epsilon": account.epsilon,
+        "delta": account.delta,
+        "neighboring": terms.neighboring,
+        "privacy_unit": terms.privacy_unit,
+        "max_records_per_unit": terms.records_per_unit,
+        "composition": terms.composition,
+        "theorem": terms.theorem,
+        "orders": list(terms.orders),
+        "weights": account.weights,
+        "created_by": account.created_by,
+    }
+    log.append(session, "account", body, tenant_id=account.tenant_id, subject_id=account.id)
 
 
 def rename_dataset(

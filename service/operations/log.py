@@ -70,9 +70,7 @@ class Head:
     @property
     def checkpoint(self) -> Checkpoint:
         """What a checkpoint of this head says."""
-        return Checkpoint(
-            origin=self.origin, size=self.frontier.size, root=self.frontier.root
-        )
+        return Checkpoint(origin=self.origin, size=self.frontier.size, root=self.frontier.root)
 
 
 def append(
@@ -132,7 +130,9 @@ def signed_checkpoint(found: Checkpoint, *, signer: Signer) -> str:
     )
 
 
-def inclusion_proof(session: Session, *, index: int, size: int | None) -> tuple[int, tuple[bytes, ...]]:
+def inclusion_proof(
+    session: Session, *, index: int, size: int | None
+) -> tuple[int, tuple[bytes, ...]]:
     """The audit path of a leaf in the tree of ``size`` leaves (None: as large as it is now).
 
     Raises:

@@ -18,8 +18,9 @@ def upgrade() -> None:
     _certificate_tables()
     # The name of this log, for ever: a copy of the database that goes its own way is a fork.
     op.execute(
-        sa.text("INSERT INTO log_head (id, origin, size, peaks) VALUES (1, :origin, 0, '[]')")
-        .bindparams(origin=f"dpledger.log/{secrets.token_hex(8)}")
+        sa.text(
+            "INSERT INTO log_head (id, origin, size, peaks) VALUES (1, :origin, 0, '[]')"
+        ).bindparams(origin=f"dpledger.log/{secrets.token_hex(8)}")
     )
     if op.get_bind().dialect.name == "sqlite":
         _sqlite_triggers()
