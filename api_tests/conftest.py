@@ -17,6 +17,7 @@ from service.objects import FolderStore
 from service.operations.keys import create_first_key
 from service.sealing import FileSealer
 from service.settings import Settings
+from service.signing import FileSigner
 from service.telemetry import configure_logging
 
 
@@ -54,6 +55,7 @@ def client(database: Database, queue: RecordingQueue, tmp_path: Path) -> Iterato
         queue=queue,
         objects=FolderStore(tmp_path / "objects"),
         sealer=FileSealer(tmp_path / "sealed-log.key"),
+        signer=FileSigner(tmp_path / "signing.key"),
         calculator=Calculator(processes=1, timeout_s=60),
     )
     with TestClient(serve_with(parts), raise_server_exceptions=False) as made:

@@ -9,6 +9,7 @@ A leaf is canonical JSON: ``{at, body, kind, salt}``. The salt (128 random bits)
 a hiding commitment: whoever sees the hash of another tenant's leaf cannot test guesses (R25).
 """
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,11 @@ def consistency_proof(
     return new, merkle.consistency_proof(old, new=new, fetch=lambda n: _nodes(session, n))
 
 
+def leaf_hash_at(session: Session, *, index: int) -> bytes:
+    """The hash of the leaf at an index that the log has reached."""
+    return _nodes(session, [Node(0, index)])[Node(0, index)]
+
+
 def root_at(session: Session, *, size: int) -> bytes:
     """The root that the log had at ``size`` leaves, which it has reached."""
     return merkle.root_of(size, fetch=lambda nodes: _nodes(session, nodes))
@@ -195,6 +201,11 @@ def entries_about(
         LogEntry.subject_id.in_(subject_ids), LogEntry.tenant_id == tenant_id
     )
     return session.scalars(query.order_by(LogEntry.index)).all()
+
+
+def body_of(entry: LogEntry) -> dict[str, Any]:
+    """What a leaf says."""
+    return json.loads(entry.leaf)["body"]
 
 
 def last_hash(session: Session, *, subject_id: str, kind: Kind) -> str | None:
