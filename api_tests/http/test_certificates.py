@@ -145,7 +145,9 @@ def test_a_changed_envelope_is_refused(client, certificate, part):
     envelope = json.loads(json.dumps(certificate["envelope"]))
     signature = envelope["signatures"][0]
     if part == "payload":
-        payload = base64.b64decode(envelope["payload"]).replace(b'"epsilon":"8.0"', b'"epsilon":"1.0"')
+        payload = base64.b64decode(envelope["payload"]).replace(
+            b'"epsilon":"8.0"', b'"epsilon":"1.0"'
+        )
         envelope["payload"] = base64.b64encode(payload).decode()
     elif part == "signature":
         signature["sig"] = base64.b64encode(bytes(64)).decode()

@@ -27,33 +27,18 @@ def register(session: Session, public_key: bytes) -> str:
     Raises:
         Conflict: SIGNING_KEY_REVOKED, it was revoked: rotate it first.
     """
-    key_id = key_id_of(public_key)
-    now = datetime.now(UTC)
-    fresh = insert_unless_present(
-        session,
-        SigningKey,
-        id=key_id,
-        public_key=base64.b64encode(public_key).decode(),
-        created_at=now,
-    )
-    if fresh:
-        for row in session.scalars(
-            select(SigningKey).where(SigningKey.id != key_id, SigningKey.retired_at.is_(None))
-        ):
-            row.retired_at = now
-            _log(session, row.id, action="retired")
-        _log(session, key_id, action="created")
-    elif session.get_one(SigningKey, key_id).revoked_at is not None:
+    row = _keep(session, public_key)
+    if row.revoked_at is not None:
         raise Conflict("The signing key was revoked; rotate it.", code="SIGNING_KEY_REVOKED")
-    return key_id
+    return row.id
 
 
 def rotate(session: Session, signer: FileSigner) -> str:
     """Make a new key, and retire the old one; gives the new one's name.
 
-    The old key is registered first: what it has signed must stay verifiable.
+    The old key is kept first: what it has signed must stay verifiable.
     """
-    register(session, signer.public_key())
+    _keep(session, signer.public_key())
     return register(session, signer.rotate())
 
 
@@ -92,6 +77,26 @@ def known(session: Session, signer: Signer) -> tuple[PublicKey, ...]:
             PublicKey(key_id=key_id_of(present), public_key=present, created_at=datetime.now(UTC))
         )
     return tuple(found)
+
+
+def _keep(session: Session, public_key: bytes) -> SigningKey:
+    key_id = key_id_of(public_key)
+    now = datetime.now(UTC)
+    fresh = insert_unless_present(
+        session,
+        SigningKey,
+        id=key_id,
+        public_key=base64.b64encode(public_key).decode(),
+        created_at=now,
+    )
+    if fresh:
+        for row in session.scalars(
+            select(SigningKey).where(SigningKey.id != key_id, SigningKey.retired_at.is_(None))
+        ):
+            row.retired_at = now
+            _log(session, row.id, action="retired")
+        _log(session, key_id, action="created")
+    return session.get_one(SigningKey, key_id)
 
 
 def _log(session: Session, key_id: str, *, action: str) -> None:
