@@ -42,7 +42,7 @@ demo: install
 # The whole suite, then the two coverage gates: of everything, and of core and operations.
 test: install
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m pytest --cov --cov-report=
+	$(BIN)/python -m pytest -n auto --cov --cov-report=
 	$(BIN)/python -m coverage report --skip-covered --fail-under=85
 	$(BIN)/python -m coverage report --skip-covered --fail-under=95 \
 		--include='service/core/*,service/operations/*'

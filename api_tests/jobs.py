@@ -100,6 +100,10 @@ def job_of(database: Database, job_id: str) -> Job:
         return row
 
 
+def error_code(job: Job) -> str | None:
+    return None if job.error is None else job.error["code"]
+
+
 def reservation_of(database: Database, job_id: str) -> Reservation:
     with database.read() as session:
         row = session.get_one(Reservation, session.get_one(Job, job_id).reservation_id)

@@ -5,6 +5,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from service.calculator import Calculator
+
 
 @dataclass
 class RecordingQueue:
@@ -17,6 +19,16 @@ class RecordingQueue:
 
     def close(self) -> None:
         """Nothing to stop."""
+
+
+class SharedCalculator(Calculator):
+    """Outlives the gateways that use it: a process takes a second to start."""
+
+    def close(self) -> None:
+        """The next gateway needs it, too."""
+
+    def stop(self) -> None:
+        super().close()
 
 
 @dataclass

@@ -67,10 +67,10 @@ class Postgres:
         return f"host={self._root / 'pg'} user=postgres dbname={database}"
 
     @contextlib.contextmanager
-    def fresh_database(self) -> Iterator[str]:
+    def fresh_database(self, *, template: str = "template0") -> Iterator[str]:
         """The SQLAlchemy URL of an empty database that is dropped afterwards."""
         name = f"t_{uuid.uuid4().hex}"
-        self._execute(f"CREATE DATABASE {name} LOCALE 'C' TEMPLATE template0")
+        self._execute(f"CREATE DATABASE {name} LOCALE 'C' TEMPLATE {template}")
         yield f"postgresql+psycopg://postgres@/{name}?host={self._root / 'pg'}"
         self._execute(f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -29,6 +29,7 @@ from service.api import (
 from service.api.deps import Parts
 from service.calculator import Calculator
 from service.db.session import Database
+from service.metrics import Measured, Metrics
 from service.objects import FolderStore
 from service.operations.jobs import mark_dispatched
 from service.queue import CeleryQueue, celery_app
@@ -105,6 +106,8 @@ def serve_with(parts: Parts) -> FastAPI:
     for module in _ROUTES:
         app.include_router(module.router)
     openapi.install(app)
+    app.state.metrics = Metrics(parts.database)
+    app.add_middleware(Measured, metrics=app.state.metrics)
     app.add_middleware(
         limits.Limits,
         max_body_bytes=parts.settings.max_body_bytes,

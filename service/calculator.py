@@ -8,13 +8,14 @@ import multiprocessing
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final, ParamSpec, TypeVar
 
 from service.core.errors import NotCertified, Unavailable
 
 _KEPT: Final = 1024
+_CUT_OFF: Final = "The calculation was cut off; try again."
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,16 +58,22 @@ class Calculator:
     def _run(self, call: Callable[[], T]) -> T:
         pool = self._pool
         try:
-            return pool.submit(call).result(timeout=self._timeout_s)
+            waiting = pool.submit(call)
+        except RuntimeError as error:  # shut down or broken since it was looked up
+            self._replace(pool)
+            raise Unavailable(_CUT_OFF) from error
+        try:
+            return waiting.result(timeout=self._timeout_s)
         except FutureTimeout as error:
             self._replace(pool)
             raise NotCertified(
                 f"The calculation took longer than {self._timeout_s:g} s.",
                 code="CALCULATION_TOO_LONG",
             ) from error
-        except BrokenExecutor as error:
+        except (BrokenExecutor, CancelledError) as error:
+            # Its process died, or a call beside it ran too long and the pool went with it.
             self._replace(pool)
-            raise Unavailable("The calculation was cut off; try again.") from error
+            raise Unavailable(_CUT_OFF) from error
 
     def _replace(self, pool: ProcessPoolExecutor) -> None:
         if self._pool is pool:  # another thread may have done so already

@@ -22,7 +22,7 @@ class Settings(BaseSettings):
         default="", description="Redis or Valkey URL (redis://, rediss://, redis+socket://)."
     )
     allowed_hosts: list[str] = Field(
-        default=["localhost", "127.0.0.1", "[::1]", "testserver"],
+        default=["localhost", "127.0.0.1", "[::1]"],
         description="Host headers that the gateway answers to; ['*'] for any.",
     )
     allowed_sources: list[str] = Field(

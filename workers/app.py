@@ -26,6 +26,8 @@ def make_worker_app(settings: Settings) -> Celery:
     app = celery_app(settings.broker_url)
     # One message at a time leaves the broker: a busy worker hoards no job.
     app.conf.worker_disable_prefetch = True
+    app.conf.broker_connection_max_retries = None  # a worker waits for its broker for ever
+    app.conf.worker_redirect_stdouts = False  # our log lines are JSON already
     main = os.getpid()
     read, write = os.pipe()
     busy = Busy(settings.data_dir / "running" / f"worker-{main}.lock")

@@ -229,3 +229,14 @@ def test_a_broker_that_is_away_or_loses_everything_loses_no_job(site, dataset, d
     site.start("broker")  # an empty one
     assert until_ended(site, job_id)["state"] == "succeeded"
     check_the_charge(database, job_id)
+
+
+def test_a_broker_that_dies_under_a_running_job_does_not_disturb_it(site, dataset, database):
+    job_id = submit(site, dataset, mechanism={**LONG, "steps": 2000}, limits={"lease_steps": 50})
+    until_recording(site, job_id)
+    site.end("broker", signal.SIGKILL)
+    site.start("broker")
+    assert until_ended(site, job_id)["state"] == "succeeded"
+    assert granted_steps(database, job_id) == 2000
+    check_the_charge(database, job_id)
+    assert until_ended(site, submit(site, dataset, mechanism=SHORT))["state"] == "succeeded"

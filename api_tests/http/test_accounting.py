@@ -132,3 +132,44 @@ def test_the_accountants_say_what_they_certify(api):
     data = api.get("/v1/accounting/accountants").json()["data"]
     assert [a["name"] for a in data] == ["auto", "rdp", "prv", "pld", "gdp"]
     assert [a["name"] for a in data if a["certified"]] == ["auto", "rdp"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("change", "epsilon"),
+    [
+        ({"sampling_rate": 0.5, "noise_multiplier": 0.01}, 1e6),
+        ({}, 1e6),
+        ({"sampling_rate": 1e-15}, 0.0),
+        ({"sampling_rate": 1.0, "noise_multiplier": 1e4, "steps": 1}, 1e6),
+    ],
+)
+def test_numbers_at_the_edge_of_their_range_have_a_certified_answer(api, change, epsilon):
+    body = ask(api, "delta", mechanism={**STEPS, **change}, epsilon=epsilon)
+    assert 0 <= body["delta"]["lower"] <= body["delta"]["upper"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("question", "body", "pointer"),
+    [
+        ("delta", {"mechanism": STEPS, "epsilon": 1e9}, "/epsilon"),
+        ("delta", {"mechanism": STEPS, "epsilon": 10**30}, "/epsilon"),
+        (
+            "epsilon",
+            {"mechanism": {**STEPS, "sampling_rate": 5e-324}, "delta": 1e-5},
+            "/mechanism/sampling_rate",
+        ),
+        (
+            "noise-multiplier",
+            {
+                "mechanism": {k: v for k, v in STEPS.items() if k != "noise_multiplier"},
+                "target_epsilon": 1e300,
+                "delta": 1e-5,
+            },
+            "/target_epsilon",
+        ),
+    ],
+)
+def test_numbers_that_no_run_has_are_out_of_range(api, question, body, pointer):
+    answer = api.post(f"/v1/accounting/{question}", body)
+    assert problem(answer, 422, "OUT_OF_RANGE")["errors"][0]["pointer"] == pointer

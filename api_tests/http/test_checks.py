@@ -109,3 +109,18 @@ def test_a_check_is_kept_as_it_was(api, stranger):
 def test_a_job_that_does_not_exist_cannot_be_checked(api):
     body = {"claim": CLAIM, "subject": {"type": "training_job", "id": "job_none"}}
     problem(api.post("/v1/compliance-checks", body), 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("numbers", [(0, 2), (5, 6), (1, 0), (0, 0)])
+def test_a_log_with_a_gap_bounds_nothing_from_above(api, numbers):
+    steps = [{**log(1)["steps"][0], "step": number} for number in numbers]
+    body = check(api, {"type": "log", "steps": steps})
+    assert body["verdict"] == "undetermined"
+    assert body["epsilon"]["is_unbounded"] is True
+    assert body["strongest_supported_claim"] is None
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-30])
+def test_a_log_with_a_rate_near_nothing_has_a_verdict(api, rate):
+    body = check(api, log(3, sampling_rate=rate))
+    assert body["verdict"] == "supported"

@@ -1,6 +1,9 @@
 """The conventions of the wire: problems, strict input, idempotency, tenants, lists."""
 
 import pytest
+from sqlalchemy import select
+
+from service.db.tables import IdempotentAnswer
 
 DATASET = {
     "name": "digits",
@@ -261,3 +264,79 @@ def test_every_operation_documents_its_problems(client):
         for operation in item.values():
             if path.startswith("/v1/"):
                 assert {"400", "401", "404", "422", "503"} <= operation["responses"].keys()
+
+
+def test_the_docs_page_can_read_openapi_3_1(client):
+    script = client.get("/docs/assets/swagger-ui-bundle.js").text
+    assert "openapi: 3.1" in script  # the versions that its error message names
+
+
+def test_a_key_cannot_take_over_a_stronger_one_by_rotating_it(api):
+    secret = api.post("/v1/api-keys", {"name": "keys", "scopes": ["keys:admin"]}).json()["secret"]
+    strong = api.post("/v1/api-keys", {"name": "strong", "scopes": ["budgets:write"]}).json()
+    keeper = type(api)(api.client, secret)
+    body = problem(keeper.post(f"/v1/api-keys/{strong['id']}/rotate"), 403, "MISSING_SCOPE")
+    assert body["required_scope"] == "budgets:write"
+    assert api.post(f"/v1/api-keys/{strong['id']}/rotate").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "2090-01-01T00:00:00",
+        "2090-01-01",
+        "9999-12-31T23:59:59-23:59",
+        "3786912000",
+        3786912000,
+        1e300,
+        True,
+    ],
+)
+def test_the_end_of_a_key_is_a_time_with_its_offset(api, end):
+    answer = api.post("/v1/api-keys", {"name": "a", "scopes": ["jobs:read"], "expires_at": end})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["pointer"] == "/expires_at"
+
+
+def test_the_end_of_a_key_is_shown_in_utc(api):
+    body = {"name": "a", "scopes": ["jobs:read"], "expires_at": "2090-01-01T01:00:00+01:00"}
+    assert api.post("/v1/api-keys", body).json()["expires_at"] == "2090-01-01T00:00:00Z"
+
+
+def test_a_replay_does_not_show_the_secret_and_the_database_does_not_hold_it(api, database):
+    body = {"name": "once", "scopes": ["datasets:read"]}
+    first = api.post("/v1/api-keys", body, key="once")
+    again = api.post("/v1/api-keys", body, key="once")
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.json() == {**first.json(), "secret": None}
+    rotated = api.post(f"/v1/api-keys/{first.json()['id']}/rotate", key="new secret").json()
+    with database.read() as session:
+        stored = session.scalars(select(IdempotentAnswer.body)).all()
+    assert len(stored) == 2
+    for secret in (first.json()["secret"], rotated["secret"]):
+        assert not any(secret in text for text in stored)
+
+
+def test_a_dry_run_names_no_id_and_no_secret_of_what_it_did_not_make(api):
+    dry = api.post("/v1/datasets", {**OTHER, "validate_only": True}).json()
+    assert dry["id"] is None
+    assert dry["budget"]["account_id"] is None
+    body = {"name": "a", "scopes": ["jobs:read"], "validate_only": True}
+    assert api.post("/v1/api-keys", body).json()["secret"] is None
+    made = api.post("/v1/datasets", OTHER).json()
+    asked = {"dataset_ids": [made["id"]], "mechanism": {"type": "laplace", "noise_multiplier": 9.0}}
+    charge = api.post("/v1/reservations", {**asked, "validate_only": True}).json()["charges"][0]
+    assert charge["account_id"] == made["budget"]["account_id"]
+
+
+@pytest.mark.parametrize("composition", ["renyi", "zcdp"])
+@pytest.mark.parametrize("delta", ["0.9999999999999999", "0.99999999999999999999999"])
+def test_a_delta_next_to_one_opens_a_budget_that_can_be_spent(api, composition, delta):
+    budget = {**DATASET["budget"], "delta": delta, "composition": composition}
+    made = api.post("/v1/datasets", {**OTHER, "budget": budget})
+    assert made.status_code == 201, made.text
+    event = {"type": "gaussian", "noise_multiplier": 10.0}
+    body = {"dataset_ids": [made.json()["id"]], "mechanism": event}
+    assert api.post("/v1/reservations", body).status_code == 201
+    spent = api.get(f"/v1/datasets/{made.json()['id']}/budget").json()
+    assert spent["reserved"]["epsilon"] is not None

@@ -5,9 +5,15 @@ from decimal import Decimal
 
 import pytest
 from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from api_tests.http.test_conventions import problem
+from service.core import ledger
+from service.core.credentials import Principal
+from service.core.events import Gaussian
+from service.db import tables
+from service.operations import reservations
 
 STEPS = {
     "type": "dp_sgd",
@@ -243,3 +249,27 @@ def test_equal_requests_at_once_have_one_effect(api, copies):
     assert {a.status_code for a in answers} == {201}
     assert len({a.content for a in answers}) == 1
     assert len(entries(api, ds)) == 1
+
+
+def test_a_price_known_beforehand_is_the_price_under_the_lock(api, database):
+    ids = [dataset(api), dataset(api)]
+    event = Gaussian(noise_multiplier=20.0, count=3)
+    with database.read() as session:
+        row = session.scalars(select(tables.ApiKey)).first()
+        principal = Principal(key_id=row.id, tenant_id=row.tenant_id, scopes=frozenset(row.scopes))
+        terms = reservations.terms_to_price(session, principal, dataset_ids=ids)
+    prices = {one: ledger.price(event, one) for one in terms}
+    held = []
+    for known in (prices, {}):
+        with database.write() as session:
+            made = reservations.reserve(
+                session,
+                principal,
+                dataset_ids=ids,
+                event=event,
+                expires_in_s=60.0,
+                prices=known,
+            )
+            held.append(sorted((h.account_id, tuple(h.reserved)) for h in made.holdings))
+    assert held[0] == held[1]
+    assert len(held[0]) == 2

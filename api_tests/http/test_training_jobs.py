@@ -329,3 +329,27 @@ def test_a_key_without_the_scope_neither_submits_nor_reads(api, dataset):
     poor = type(api)(api.client, answer.json()["secret"])
     problem(poor.post("/v1/training-jobs", body(dataset)), 403, "MISSING_SCOPE")
     problem(poor.get("/v1/training-jobs"), 403, "MISSING_SCOPE")
+
+
+@pytest.mark.parametrize(
+    ("action", "body"),
+    [
+        ("release", None),
+        ("settle", {}),
+        ("lease", {"steps": 1}),
+        ("heartbeat", {"fencing_token": 1}),
+    ],
+)
+def test_nobody_but_its_worker_moves_the_reservation_of_a_job(api, dataset, action, body):
+    job = submit(api, dataset).json()
+    path = f"/v1/reservations/{job['reservation']['id']}"
+    problem(api.post(f"{path}/{action}", body), 409, "RESERVATION_OF_JOB")
+    assert api.get(path).json()["state"] == "pending"
+    assert api.get(f"/v1/training-jobs/{job['id']}").json()["state"] == "queued"
+
+
+@pytest.mark.parametrize("number", [str(2**63), "9" * 40])
+def test_a_last_event_id_beyond_any_number_is_refused(api, dataset, number):
+    path = f"/v1/training-jobs/{submit(api, dataset).json()['id']}/events"
+    problem(api.get(f"{path}?after={number}"), 422, "OUT_OF_RANGE")
+    problem(api.get(path, **{"Last-Event-ID": number}), 422, "OUT_OF_RANGE")

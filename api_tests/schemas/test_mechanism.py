@@ -348,3 +348,11 @@ def test_the_schema_offers_every_type_and_its_discriminator():
 @pytest.mark.parametrize("mechanism", [POISSON, SHUFFLE, {"type": "compose", "parts": [SHUFFLE]}])
 def test_an_answer_shows_the_fields_that_were_given_and_no_nulls(mechanism):
     assert Body.model_validate({"mechanism": mechanism}).model_dump() == {"mechanism": mechanism}
+
+
+def test_a_stored_rate_below_what_is_asked_today_can_still_be_shown():
+    tiny = events.poisson(sampling_rate=1e-30, noise_multiplier=1.0, steps=1)
+    shown = from_core(tiny)
+    with pytest.raises(InvalidInput) as caught:
+        shown.to_core()
+    assert caught.value.pointer == "/mechanism/sampling_rate"

@@ -25,22 +25,26 @@ class Flaky:
     read = write
 
 
+def patient(database, patience_s=30.0):
+    return Patience(database, patience_s)
+
+
 def test_a_transaction_is_tried_again_until_the_database_is_back():
     database = Flaky(away=2)
-    assert Patience(database, 30.0).write(lambda session: session) == "session"
+    assert patient(database, 30.0).write(lambda session: session) == "session"
     assert database.tries == 3
 
 
 def test_a_look_is_tried_once():
     database = Flaky(away=1)
-    assert Patience(database, 30.0).read(lambda session: session) is None
+    assert patient(database, 30.0).read(lambda session: session) is None
     assert database.tries == 1
 
 
 @pytest.mark.parametrize("way", ["read", "write"])
 def test_a_database_that_is_away_for_longer_than_the_lease_loses_the_job(way):
     with pytest.raises(Lost):
-        getattr(Patience(Flaky(away=10**9), -1.0), way)(lambda session: session)
+        getattr(patient(Flaky(away=10**9), -1.0), way)(lambda session: session)
 
 
 @pytest.mark.parametrize("way", ["read", "write"])
@@ -49,7 +53,7 @@ def test_a_fenced_lease_loses_the_job_at_once(way):
         raise Conflict("Another holds it.", code="LEASE_FENCED")
 
     with pytest.raises(Lost):
-        getattr(Patience(Flaky(away=0), 30.0), way)(refuse)
+        getattr(patient(Flaky(away=0), 30.0), way)(refuse)
 
 
 def test_any_other_refusal_is_handed_on():
@@ -57,5 +61,5 @@ def test_any_other_refusal_is_handed_on():
         raise Conflict("No.", code="ALREADY_SETTLED")
 
     with pytest.raises(Conflict) as refused:
-        Patience(Flaky(away=0), 30.0).write(refuse)
+        patient(Flaky(away=0), 30.0).write(refuse)
     assert refused.value.code == "ALREADY_SETTLED"

@@ -17,6 +17,7 @@ from api_tests.jobs import (
     STEPS,
     add_dataset,
     balance,
+    error_code,
     granted_steps,
     job_of,
     price,
@@ -101,6 +102,7 @@ def test_an_honest_run_succeeds_and_leaves_its_files(worker, database, dataset, 
     job = run(worker, database, dataset, "honest")
     assert (job.state, job.step, job.error) == ("succeeded", STEPS, None)
     assert job.metrics == {"test_accuracy": 0.9}
+    assert job.epsilon is not None
     assert job.epsilon["upper"] == job.request["forecast"]["epsilon"]["upper"]
     assert charged(database, dataset) == price(database, dataset, STEPS)
     with database.read() as session:
@@ -117,6 +119,8 @@ def test_R25_what_is_sealed_is_readable_with_the_key_alone(worker, database, dat
     with database.read() as session:
         chunks = chunks_of(session, job.id)
         session.expunge_all()
+    first = chunks[0]
+    assert first.sealed_object is not None
     released = list(log_chunks.lines(store, [c.released_object for c in chunks]))
     assert [line["step"] for line in released] == list(range(STEPS))
     assert {name for line in released for name in line} == {
@@ -127,7 +131,6 @@ def test_R25_what_is_sealed_is_readable_with_the_key_alone(worker, database, dat
         "sampling_rate",
         "expected_batch_size",
     }
-    first = chunks[0]
     rows = log_chunks.sealed_lines(
         store,
         first.sealed_object,
@@ -169,7 +172,7 @@ def test_a_trainer_that_misbehaves_fails_its_job_and_pays_what_it_leased(
     worker, database, dataset, tmp_path, mode, code, paid_steps
 ):
     job = run(worker, database, dataset, mode)
-    assert (job.state, job.error["code"]) == ("failed", code)
+    assert (job.state, error_code(job)) == ("failed", code)
     paid = price(database, dataset, paid_steps) if paid_steps else [0] * 13
     assert charged(database, dataset) == paid
     assert trainers(tmp_path) == []
@@ -179,7 +182,7 @@ def test_R6_weaker_noise_than_planned_is_stored_charged_as_it_ran_and_fails(
     worker, database, dataset
 ):
     job = run(worker, database, dataset, "weak")
-    assert (job.state, job.error["code"]) == ("failed", "LOG_DEVIATES")
+    assert (job.state, error_code(job)) == ("failed", "LOG_DEVIATES")
     assert job.step == LEASE_STEPS
     posted, planned = charged(database, dataset), price(database, dataset, LEASE_STEPS)
     assert all(a > b for a, b in zip(posted, planned, strict=True))
@@ -197,7 +200,7 @@ def test_a_trainer_that_cannot_be_started_fails_its_job_for_free(worker, databas
         name="test",
     )
     run_job(broken, job_id)
-    assert job_of(database, job_id).error["code"] == "TRAINER_NOT_STARTED"
+    assert error_code(job_of(database, job_id)) == "TRAINER_NOT_STARTED"
     assert not any(charged(database, dataset))
 
 
@@ -216,7 +219,7 @@ def test_a_message_that_comes_three_times_runs_its_job_once(worker, database, da
 def test_a_deadline_ends_a_job_and_charges_its_lease(worker, database, dataset):
     begun = time.monotonic()
     job = run(worker, database, dataset, "silent", limits={"max_runtime_s": 1.0})
-    assert (job.state, job.error["code"]) == ("failed", "DEADLINE_EXCEEDED")
+    assert (job.state, error_code(job)) == ("failed", "DEADLINE_EXCEEDED")
     assert 1 <= time.monotonic() - begun < 8
     assert not any(charged(database, dataset))
 
@@ -260,7 +263,7 @@ def test_a_worker_that_is_to_stop_ends_its_job_within_five_seconds(
     thread.join(timeout=5)
     assert not thread.is_alive()
     job = job_of(database, job_id)
-    assert (job.state, job.error["code"]) == ("failed", "WORKER_STOPPED")
+    assert (job.state, error_code(job)) == ("failed", "WORKER_STOPPED")
     assert trainers(tmp_path) == []
     assert charged(database, dataset) == price(database, dataset, LEASE_STEPS)
     os.close(read)
@@ -277,7 +280,7 @@ def test_a_job_that_was_taken_away_is_stopped_and_left_alone(worker, database, d
     with database.write() as session:
         assert job_sweep.reap(session, job_id=job_id) == "failed"
     thread.join()
-    assert job_of(database, job_id).error["code"] == "WORKER_LOST"
+    assert error_code(job_of(database, job_id)) == "WORKER_LOST"
     assert trainers(tmp_path) == []
     assert charged(database, dataset) == price(database, dataset, LEASE_STEPS)
 
@@ -317,7 +320,7 @@ def test_a_chunk_that_cannot_be_stored_ends_the_job_and_charges_its_lease(
     job_id = queued_job(database, dataset)
     run_job(worker("honest", objects=FullStore(tmp_path / "full", room=3)), job_id)
     job = job_of(database, job_id)
-    assert (job.state, job.error["code"]) == ("failed", "LOG_STORAGE_FAILED")
+    assert (job.state, error_code(job)) == ("failed", "LOG_STORAGE_FAILED")
     assert job.step == LEASE_STEPS
     assert charged(database, dataset) == price(database, dataset, 2 * LEASE_STEPS)
     with database.read() as session:

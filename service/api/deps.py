@@ -102,6 +102,7 @@ class Caller:
         *,
         shape: Callable[[R], BaseModel],
         status: int = 201,
+        replay: Callable[[R], BaseModel] | None = None,
         dry_run: bool = False,
         key_required: bool = True,
     ) -> Response:
@@ -111,12 +112,15 @@ class Caller:
             work: the transaction script; gives the row to show.
             shape: the row's wire form, taken inside the transaction.
             status: 201 adds ``Location``.
+            replay: what is stored and answered again, if it is less than ``shape`` shows.
             dry_run: make every check, change nothing, answer 200 without ids.
             key_required: refuse the request if it has no ``Idempotency-Key``.
         """
         key = self._idempotency_key(required=key_required and not dry_run)
         try:
-            return self._written(work, shape=shape, status=status, dry_run=dry_run, key=key)
+            return self._written(
+                work, shape=shape, replay=replay or shape, status=status, dry_run=dry_run, key=key
+            )
         except BudgetRefused as refused:  # its transaction is over, the account is free again
             refused.suggest()
             raise
@@ -136,6 +140,7 @@ class Caller:
         work: Callable[[Session], R],
         *,
         shape: Callable[[R], BaseModel],
+        replay: Callable[[R], BaseModel],
         status: int,
         dry_run: bool,
         key: str | None,
@@ -150,14 +155,14 @@ class Caller:
                     return _json(earlier.body, status=earlier.status, headers=headers)
             row = work(session)
             session.flush()
-            model = shape(row)
             if dry_run:
-                return _json(_without_ids(model), status=200, headers={})
-            body, headers = model.model_dump_json(), {"ETag": _etag(row)}
+                return _json(_without_ids(replay(row)), status=200, headers={})
+            body, headers = shape(row).model_dump_json(), {"ETag": _etag(row)}
             if status == 201:  # noqa: PLR2004 - Created
                 headers["Location"] = f"{self.request.url.path}/{row.id}"
             if key is not None:
-                answer = idempotency.Answer(status=status, headers=headers, body=body)
+                kept = body if replay is shape else replay(row).model_dump_json()
+                answer = idempotency.Answer(status=status, headers=headers, body=kept)
                 idempotency.store(session, self.principal, key=key, answer=answer)
         return _json(body, status=status, headers=headers)
 
@@ -225,7 +230,7 @@ def _without_ids(model: BaseModel) -> str:
 
     def blank(value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: None if k == "id" else blank(v) for k, v in value.items()}
+            return {k: None if k in ("id", "account_id") else blank(v) for k, v in value.items()}
         return value
 
     return json.dumps(blank(model.model_dump(mode="json")), allow_nan=False)

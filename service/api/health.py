@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import text
 
 from service import __version__
@@ -35,6 +36,12 @@ def readyz(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> Resp
             retryable=True,
         )
     return JSONResponse({"status": "ok"})
+
+
+@router.get("/metrics", response_class=Response)
+def metrics(request: Request) -> Response:
+    """Figures for Prometheus; none of them names a tenant or a dataset."""
+    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/meta")

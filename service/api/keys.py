@@ -28,6 +28,7 @@ def create_api_key(body: ApiKeyCreate, caller: Caller = KEYS) -> Response:
             tenant=body.tenant,
         ),
         shape=_fresh,
+        replay=_without_secret,
         dry_run=body.validate_only,
     )
 
@@ -54,6 +55,7 @@ def rotate_api_key(key_id: str, caller: Caller = KEYS) -> Response:
     return caller.write(
         lambda session: keys.rotate_key(session, caller.principal, key_id=key_id),
         shape=_fresh,
+        replay=_without_secret,
         status=200,
     )
 
@@ -79,6 +81,11 @@ def _shape(row: tables.ApiKey) -> ApiKey:
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
     )
+
+
+def _without_secret(fresh: keys.FreshKey) -> ApiKey:
+    # A stored answer would keep the secret in the database, where only its hash may be.
+    return _shape(fresh.row)
 
 
 def _fresh(fresh: keys.FreshKey) -> ApiKey:

@@ -1,6 +1,7 @@
 """The OpenAPI document: real problems in place of FastAPI's default 422, docs served locally."""
 
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -8,8 +9,8 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
-from swagger_ui_bundle import swagger_ui_path
 
+_ASSETS: Final = str(files("fastapi_offline") / "static")
 _PROBLEM: Final[dict[str, Any]] = {
     "type": "object",
     "title": "Problem",
@@ -44,6 +45,7 @@ _ANSWERS: Final = {
     "401": "No usable API key.",
     "403": "The key lacks a scope.",
     "404": "Unknown, or another tenant's.",
+    "406": "Not to be had in a media type of Accept.",
     "409": "The present state forbids it.",
     "412": "The object has changed.",
     "413": "The body is too large.",
@@ -61,10 +63,18 @@ _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "schema": {"type": "string", "maxLength": 255},
 }
 
+_IF_MATCH: Final[dict[str, Any]] = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "description": "The ETag that you last saw: 412 if the object has changed since.",
+    "schema": {"type": "string"},
+}
+
 
 def install(app: FastAPI) -> None:
     """Serve ``/docs`` from our own files and write problems into the document."""
-    app.mount("/docs/assets", StaticFiles(directory=str(swagger_ui_path)), name="docs-assets")
+    app.mount("/docs/assets", StaticFiles(directory=_ASSETS), name="docs-assets")
 
     @app.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
@@ -73,7 +83,7 @@ def install(app: FastAPI) -> None:
             title=f"{app.title}: API",
             swagger_js_url="/docs/assets/swagger-ui-bundle.js",
             swagger_css_url="/docs/assets/swagger-ui.css",
-            swagger_favicon_url="/docs/assets/favicon-32x32.png",
+            swagger_favicon_url="/docs/assets/favicon.png",
         )
 
     app.openapi = _document(app)
@@ -115,6 +125,8 @@ def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
             operation["security"] = [] if path in _WITHOUT_KEY else [{"apiKey": []}]
             if method == "post":
                 operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
+            if method == "patch":
+                operation.setdefault("parameters", []).append(_IF_MATCH)
             for status, description in _ANSWERS.items():
                 operation["responses"][status] = {"description": description, "content": content}
     return document

@@ -26,6 +26,7 @@ MEANINGS: Final = {
     "strongest_supported_claim says what would be.",
     "CHECK_SEALED": "The check examined sealed data, and a certificate would tell its outcome to "
     "everybody. Make the same check without examine_sealed.",
+    "CANCEL_REQUESTED": "The job is being cancelled and starts nothing new.",
     "CONFLICT": "The present state of the object forbids the request.",
     "DATASET_EXISTS": "This tenant has a dataset with the same fingerprint already: one set of "
     "records has one budget, whatever it is called.",
@@ -48,6 +49,8 @@ MEANINGS: Final = {
     "MISSING_FIELD": "A required field is missing.",
     "MISSING_SCOPE": "The API key lacks the scope that the message names.",
     "NON_FINITE_NUMBER": "NaN, Infinity and numbers beyond a float are refused.",
+    "NOT_ACCEPTABLE": "The resource has none of the forms that the Accept header names.",
+    "NOT_CANONICAL": "The value has no canonical JSON form, so it cannot be hashed or signed.",
     "NOT_CERTIFIED": "No certified answer exists within the limits; a guess is never given.",
     "NOT_FOUND": "There is no such object for this tenant.",
     "NOT_SETTLED": "The job is not settled yet; its artifacts appear when it is.",
@@ -59,7 +62,11 @@ MEANINGS: Final = {
     "RESERVATION_EXPIRED": "The reservation has expired; steps never leased went back.",
     "SIGNING_KEY_REVOKED": "The installation's signing key was revoked: its operator has to "
     "rotate it (python -m service rotate-signing-key).",
+    "RESERVATION_OF_JOB": "A training job holds the reservation; only its worker moves it. Cancel "
+    "the job to give back what was never leased.",
     "SEQUENCE_GAP": "Step records must follow each other without a gap.",
+    "STEP_ALREADY_RECORDED": "This step was recorded before, with other values.",
+    "TARGET_UNREACHABLE": "No noise multiplier, or no number of steps, reaches the target.",
     "UNAUTHENTICATED": "Send Authorization: Bearer with a good API key.",
     "UNAVAILABLE": "A part is away for the moment; nothing was changed. Try again.",
     "UNKNOWN": "The name is not one of those that exist; the message lists them.",

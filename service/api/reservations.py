@@ -1,11 +1,13 @@
 """/v1/reservations: hold budget, lease steps of it, settle what ran."""
 
 from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
 
 from service.api.deps import Caller, holds
 from service.api.lists import After, answer_list
 from service.api.strict import StrictRoute
 from service.core import ledger
+from service.core.errors import Conflict
 from service.core.events import from_json
 from service.db import tables
 from service.operations import accounts, reservations
@@ -31,6 +33,12 @@ READ = holds("datasets:read")
 def reserve(body: ReservationCreate, caller: Caller = WRITE) -> Response:
     """Hold budget on all the datasets, or on none."""
     event = body.mechanism.to_core(pointer="/mechanism")
+    terms = caller.read(
+        lambda session: reservations.terms_to_price(
+            session, caller.principal, dataset_ids=body.dataset_ids
+        )
+    )
+    prices = {one: ledger.price(event, one) for one in dict.fromkeys(terms)}
     return caller.write(
         lambda session: reservations.reserve(
             session,
@@ -38,6 +46,7 @@ def reserve(body: ReservationCreate, caller: Caller = WRITE) -> Response:
             dataset_ids=body.dataset_ids,
             event=event,
             expires_in_s=body.expires_in_s,
+            prices=prices,
         ),
         shape=shape_reservation,
         dry_run=body.validate_only,
@@ -65,7 +74,10 @@ def lease(reservation_id: str, body: LeaseCreate, caller: Caller = WRITE) -> Res
     """Take the next steps; they are charged now and for good."""
     return caller.write(
         lambda s: reservations.lease(
-            s, caller.principal, reservation_id=reservation_id, steps=body.steps
+            s,
+            caller.principal,
+            reservation_id=_held_by_client(s, caller, reservation_id),
+            steps=body.steps,
         ),
         shape=_shape_lease,
         status=200,
@@ -77,7 +89,10 @@ def heartbeat(reservation_id: str, body: Heartbeat, caller: Caller = WRITE) -> R
     """Keep the lease: put off its expiry."""
     return caller.write(
         lambda s: reservations.heartbeat(
-            s, caller.principal, reservation_id=reservation_id, fencing_token=body.fencing_token
+            s,
+            caller.principal,
+            reservation_id=_held_by_client(s, caller, reservation_id),
+            fencing_token=body.fencing_token,
         ),
         shape=_shape_lease,
         status=200,
@@ -95,7 +110,7 @@ def settle(reservation_id: str, body: Settlement, caller: Caller = WRITE) -> Res
         lambda s: reservations.settle(
             s,
             caller.principal,
-            reservation_id=reservation_id,
+            reservation_id=_held_by_client(s, caller, reservation_id),
             fencing_token=body.fencing_token,
             executed=executed,
         ),
@@ -108,10 +123,23 @@ def settle(reservation_id: str, body: Settlement, caller: Caller = WRITE) -> Res
 def release(reservation_id: str, caller: Caller = WRITE) -> Response:
     """Give back what was never leased."""
     return caller.write(
-        lambda s: reservations.release(s, caller.principal, reservation_id=reservation_id),
+        lambda s: reservations.release(
+            s, caller.principal, reservation_id=_held_by_client(s, caller, reservation_id)
+        ),
         shape=shape_reservation,
         status=200,
     )
+
+
+def _held_by_client(session: Session, caller: Caller, reservation_id: str) -> str:
+    """The id, unless a training job holds the reservation: then its worker alone may move it."""
+    row = get_owned(session, caller.principal, tables.Reservation, reservation_id)
+    if row.expires_in_s is None:
+        raise Conflict(
+            "A training job holds this reservation; cancel the job instead.",
+            code="RESERVATION_OF_JOB",
+        )
+    return reservation_id
 
 
 def shape_reservation(row: tables.Reservation) -> Reservation:

@@ -29,6 +29,7 @@ WRITE = holds("jobs:write")
 _NDJSON: Final = "application/x-ndjson"
 _PARQUET: Final = "application/vnd.apache.parquet"
 _EVENTS: Final = "text/event-stream"
+_LAST_SEQUENCE: Final = 2**53  # what every client can count to, and a database can hold
 _JOB: Final = "/v1/training-jobs/{job_id}"
 
 Accept = Annotated[str, Header(description="The media type wanted.")]
@@ -96,8 +97,8 @@ def cancel_training_job(job_id: str, caller: Caller = WRITE) -> Response:
 async def training_job_events(
     job_id: str,
     accept: Accept = "*/*",
-    last_event_id: Annotated[int | None, Header(ge=0)] = None,
-    after: Annotated[int, Query(ge=0, description="As Last-Event-ID.")] = 0,
+    last_event_id: Annotated[int | None, Header(ge=0, le=_LAST_SEQUENCE)] = None,
+    after: Annotated[int, Query(ge=0, le=_LAST_SEQUENCE, description="As Last-Event-ID.")] = 0,
     caller: Caller = READ,
 ) -> Response:
     """What happens to a job, as it happens; or what has happened, with Accept: application/json."""

@@ -15,7 +15,7 @@ is then sealed; ``public_verdict`` never depends on them (R25).
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Final
@@ -136,17 +136,26 @@ def _price(claim: Claim, evidence: Evidence, epsilon_of: EpsilonOf) -> _Priced:
             assert evidence.sweep is not None
             upper, basis = interval(evidence.sweep).upper, "All that the sweep may run."
         case _:
-            upper, basis = whole.upper, "The steps as executed."
-            if findings.stopped_early(evidence):
-                assert evidence.reserved is not None
-                upper = max(upper, interval(evidence.reserved).upper)
-                basis = "T_max as reserved: the stop was not fixed beforehand."
+            upper, basis = _job(evidence, whole.upper, interval)
     if refusals:
         basis = f"{basis} Not certified: {refusals[0]}"
     if lower > upper:
         # A cap below what one run certainly costs is no guarantee at all.
         upper = math.inf
     return _Priced(interval=Interval(lower, upper), event=ran, basis=basis)
+
+
+def _job(
+    evidence: Evidence, executed: float, interval: Callable[[Event], Interval]
+) -> tuple[float, str]:
+    """What bounds the ε of the job alone, given that of the steps as logged."""
+    if evidence.log is not None and not evidence.log.contiguous:
+        return math.inf, "Steps are missing from the log: what they cost is not known."
+    if findings.stopped_early(evidence):
+        assert evidence.reserved is not None
+        upper = max(executed, interval(evidence.reserved).upper)
+        return upper, "T_max as reserved: the stop was not fixed beforehand."
+    return executed, "The steps as executed."
 
 
 def _ran(evidence: Evidence) -> Event | None:

@@ -30,7 +30,15 @@ from service.core.claims import (
 from service.core.credentials import Principal
 from service.core.datasets import BUILTIN_DATASETS
 from service.core.errors import InvalidInput
-from service.core.events import EpochDpSgd, Event, Neighboring, StepwiseDpSgd, for_unit, from_json
+from service.core.events import (
+    MAX_STEPS,
+    EpochDpSgd,
+    Event,
+    Neighboring,
+    StepwiseDpSgd,
+    for_unit,
+    from_json,
+)
 from service.core.interval import Interval
 from service.core.jobs import TrainingSpec
 from service.db.tables import Account, Dataset, Job, LedgerEntry, NoiseChunk, Reservation
@@ -139,7 +147,7 @@ def separation_of(event: Event | None, *, neighboring: Neighboring | None) -> In
                     neighboring=neighboring,
                 ).kappa
             case StepwiseDpSgd(sampler="poisson", schedule=(segment,), count_noise_stddev=None):
-                updates = round(1 / segment.sampling_rate)
+                updates = round(min(1 / segment.sampling_rate, MAX_STEPS + 1))
                 if abs(updates * segment.sampling_rate - 1) > 1e-12:  # noqa: PLR2004 - q is 1/M
                     return None
                 if segment.steps % updates:

@@ -91,11 +91,7 @@ def create_key(
     wanted = sorted(set(scopes))
     if tenant is not None and tenant != principal.tenant_id:
         principal.require(TENANTS_ADMIN)
-    for scope in wanted:
-        if scope not in principal.scopes:
-            raise Forbidden(
-                f"A key cannot give {scope}, which it lacks.", fields={"required_scope": scope}
-            )
+    _require_all(principal, wanted)
     if expires_at is not None and expires_at <= datetime.now(UTC):
         raise InvalidInput("expires_at lies in the past.", pointer="/expires_at")
     return _add(
@@ -109,8 +105,14 @@ def create_key(
 
 
 def rotate_key(session: Session, principal: Principal, *, key_id: str) -> FreshKey:
-    """Give the key a new secret; the old one ends at once."""
+    """Give the key a new secret; the old one ends at once.
+
+    Raises:
+        Forbidden: the key holds a scope that the caller lacks; its secret would give it.
+        Conflict: the key is revoked.
+    """
     row = get_owned(session, principal, ApiKey, key_id, lock=True)
+    _require_all(principal, row.scopes)
     if row.revoked_at is not None:
         raise Conflict("This key is revoked; create a new one.", code="KEY_ENDED")
     secret = secrets.token_urlsafe(32)
@@ -128,6 +130,14 @@ def revoke_key(session: Session, principal: Principal, *, key_id: str) -> ApiKey
         row.version += 1
         _log(session, row, action="revoked", by=principal.key_id)
     return row
+
+
+def _require_all(principal: Principal, scopes: Iterable[str]) -> None:
+    for scope in scopes:
+        if scope not in principal.scopes:
+            raise Forbidden(
+                f"A key cannot give {scope}, which it lacks.", fields={"required_scope": scope}
+            )
 
 
 def _add(

@@ -3,9 +3,10 @@
 Locks are taken in one order everywhere: the reservation first, then its accounts by id.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Literal
 
 from sqlalchemy import select
@@ -27,6 +28,7 @@ from service.db.ids import new_id
 from service.db.session import database_now
 from service.db.tables import Account, HoldingRow, LeaseGrant, Reservation
 from service.operations.accounts import (
+    account_of,
     balance_of,
     lock_accounts,
     lock_accounts_by_id,
@@ -81,10 +83,12 @@ def reserve(
     dataset_ids: Sequence[str],
     event: Event,
     expires_in_s: float | None,
+    prices: Mapping[ledger.AccountTerms, ledger.Amounts] = MappingProxyType({}),
 ) -> Reservation:
     """Hold the full price of ``event`` on every dataset's account, or on none.
 
     Args:
+        prices: of ``event``, as far as they are known; the rest is computed under the lock.
         expires_in_s: seconds until the reservation expires, put off by each lease and each
             heartbeat; None if its owner (a job) has a lease of its own.
 
@@ -93,7 +97,7 @@ def reserve(
         NotFound: a dataset is unknown, or another tenant's.
     """
     accounts = lock_accounts(session, principal, dataset_ids=dataset_ids)
-    charges = {account.id: ledger.price(event, terms_of(account)) for account in accounts}
+    charges = {account.id: _price(event, terms_of(account), prices) for account in accounts}
     for account in accounts:
         _check_room(account, event, charges[account.id])
     now = database_now(session)
@@ -121,6 +125,20 @@ def reserve(
         post(session, account, entry, reservation_id=row.id, event=event, by=principal.key_id)
     session.flush()
     return row
+
+
+def terms_to_price(
+    session: Session, principal: Principal, *, dataset_ids: Sequence[str]
+) -> list[ledger.AccountTerms]:
+    """The terms under which a reservation on these datasets is priced.
+
+    A price depends on terms alone, so it is computed before the transaction: on SQLite a
+    long price under the write lock would keep every other writer waiting.
+
+    Raises:
+        NotFound: a dataset is unknown, or another tenant's.
+    """
+    return [terms_of(account_of(session, principal, dataset_id=d)) for d in dataset_ids]
 
 
 def lease(session: Session, principal: Principal, *, reservation_id: str, steps: int) -> Granted:
@@ -251,6 +269,15 @@ def expire_overdue(session: Session, *, limit: int = 100) -> int:
         _give_back(session, row, kind="expire", by="sweeper")
         _close(row, "expired")
     return len(rows)
+
+
+def _price(
+    event: Event,
+    terms: ledger.AccountTerms,
+    prices: Mapping[ledger.AccountTerms, ledger.Amounts],
+) -> ledger.Amounts:
+    known = prices.get(terms)
+    return ledger.price(event, terms) if known is None else known
 
 
 def _check_room(account: Account, event: Event, charge: ledger.Amounts) -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # a client imports these models without the engine
 
 AccountantName = Literal["auto", "rdp", "prv", "pld", "gdp"]
 CrossChecker = Literal["rdp", "prv", "pld", "gdp"]
-TargetEpsilon = Annotated[float, Field(gt=0, examples=[2.0])]
+MAX_EPSILON: Final = 1e6  # as large as a budget may be
+TargetEpsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON, examples=[2.0])]
 
 _POISSON: Final[dict[str, Any]] = {
     "type": "dp_sgd",
@@ -93,7 +94,7 @@ class DeltaRequest(_Question):
     model_config = _examples({"mechanism": _POISSON, "epsilon": 2.0})
 
     mechanism: Mechanism
-    epsilon: float = Field(ge=0, examples=[2.0])
+    epsilon: float = Field(ge=0, le=MAX_EPSILON, examples=[2.0])
 
 
 class NoiseMultiplierRequest(_Question):

@@ -21,6 +21,9 @@ from service.core.events import MAX_DEPTH, MAX_NOISE_MULTIPLIER, MAX_PARTS, MAX_
 from service.schemas.base import Wire
 from service.schemas.refusals import WITHOUT_TAGS, joined, refusal
 
+#: One record of as many as a dataset may have. Asked of what comes in, not of what is shown:
+#: an old row must stay readable.
+_MIN_SAMPLING_RATE: Final = 1e-15
 NoiseMultiplier = Annotated[
     float,
     Field(
@@ -33,7 +36,13 @@ NoiseMultiplier = Annotated[
 ]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 SamplingRate = Annotated[
-    float, Field(gt=0, le=1, description="Chance of a record to join a step.", examples=[0.01])
+    float,
+    Field(
+        gt=0,
+        le=1,
+        description="Chance of a record to join a step, in [1e-15, 1].",
+        examples=[0.01],
+    ),
 ]
 _LENGTH: Final = Field(min_length=1, max_length=MAX_SEGMENTS)
 Positive = Annotated[float, Field(gt=0)]
@@ -158,7 +167,7 @@ class _DpSgdFields(Wire):
         return events.Segment(
             steps=steps,
             noise_multiplier=noise_multiplier,
-            sampling_rate=1.0 if self.sampling_rate is None else float(self.sampling_rate),
+            sampling_rate=_rate(self.sampling_rate, "/sampling_rate"),
         )
 
     @property
@@ -422,10 +431,18 @@ def _segments(schedule: list[Segment] | list[RelativeSegment]) -> tuple[events.S
         events.Segment(
             steps=s.steps,
             noise_multiplier=float(s.noise_multiplier),
-            sampling_rate=1.0 if s.sampling_rate is None else float(s.sampling_rate),
+            sampling_rate=_rate(s.sampling_rate, f"/schedule/{i}/sampling_rate"),
         )
-        for s in schedule
+        for i, s in enumerate(schedule)
     )
+
+
+def _rate(sampling_rate: float | None, pointer: str) -> float:
+    if sampling_rate is None:
+        return 1.0
+    if sampling_rate < _MIN_SAMPLING_RATE:
+        raise InvalidInput(f"A sampling rate is at least {_MIN_SAMPLING_RATE:g}.", pointer=pointer)
+    return float(sampling_rate)
 
 
 def _check_schedule(

@@ -191,6 +191,8 @@ def _grid_law(parts: Sequence[Part], *, tilt: Tilt, grid: _Grid, side: Side) -> 
         top = float(exponents.max())
         tilted = np.where(step.masses > 0, np.exp(exponents - top), 0.0)
         total = float(tilted.sum())
+        if not (0 < total < math.inf and math.isfinite(top) and step.infinite < 1):
+            raise NotCertified("The losses of one step leave the range of numbers.")
         moment += count * (math.log(total) + top)
         tilted /= total
         shift += count * float(tilted @ step.loss_errors)
@@ -203,6 +205,8 @@ def _grid_law(parts: Sequence[Part], *, tilt: Tilt, grid: _Grid, side: Side) -> 
         error += count * 8 * _UNIT * (math.log2(size) + float(tilted @ np.abs(exponents)))
         offset += count * step.first
         log_finite += count * math.log1p(-step.infinite)
+    if not all(map(math.isfinite, (moment, offset, shift, error, log_finite))):
+        raise NotCertified("The composed losses leave the range of numbers.")
     keep = log_transform.real > _LEAST_LOG
     error += math.exp(_LEAST_LOG)
     edge = (frequencies == 0) | (np.arange(len(frequencies)) == size // 2)

@@ -296,7 +296,8 @@ def _largest_value(function: Callable[[float], float]) -> float:
     centre, width = 0.0, 32.0
     best = -math.inf
     for _ in range(24):
-        points = [centre + width * (i - 20) / 20 for i in range(41)]
+        # Not below −32: 1 + e^−37 is 1, an order that no conversion knows.
+        points = [max(centre + width * (i - 20) / 20, -32.0) for i in range(41)]
         values = [function(point) for point in points]
         index = max(range(41), key=values.__getitem__)
         best = max(best, values[index])
