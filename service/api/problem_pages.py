@@ -19,6 +19,7 @@ MEANINGS: Final = {
     "BAD_TEXT": "A text holds a NUL character or half of a surrogate pair.",
     "BODY_TOO_LARGE": "Send a smaller body; the limit stands in the message.",
     "CALCULATION_TOO_LONG": "No certified answer was found within the time limit.",
+    "CANCEL_REQUESTED": "The job is being cancelled and starts nothing new.",
     "CERTIFICATE_ENDED": "The certificate was revoked or superseded; that is final.",
     "CERTIFICATE_EXISTS": "The check is certified already. Name that certificate in supersedes "
     "to renew it.",
@@ -26,7 +27,6 @@ MEANINGS: Final = {
     "strongest_supported_claim says what would be.",
     "CHECK_SEALED": "The check examined sealed data, and a certificate would tell its outcome to "
     "everybody. Make the same check without examine_sealed.",
-    "CANCEL_REQUESTED": "The job is being cancelled and starts nothing new.",
     "CONFLICT": "The present state of the object forbids the request.",
     "DATASET_EXISTS": "This tenant has a dataset with the same fingerprint already: one set of "
     "records has one budget, whatever it is called.",
@@ -60,11 +60,11 @@ MEANINGS: Final = {
     "PRIVACY_BUDGET_EXCEEDED": "The reservation would pass the cap of a budget. Nothing was "
     "charged. The answer says what would fit.",
     "RESERVATION_EXPIRED": "The reservation has expired; steps never leased went back.",
-    "SIGNING_KEY_REVOKED": "The installation's signing key was revoked: its operator has to "
-    "rotate it (python -m service rotate-signing-key).",
     "RESERVATION_OF_JOB": "A training job holds the reservation; only its worker moves it. Cancel "
     "the job to give back what was never leased.",
     "SEQUENCE_GAP": "Step records must follow each other without a gap.",
+    "SIGNING_KEY_REVOKED": "The installation's signing key was revoked: its operator has to "
+    "rotate it (python -m service rotate-signing-key).",
     "STEP_ALREADY_RECORDED": "This step was recorded before, with other values.",
     "TARGET_UNREACHABLE": "No noise multiplier, or no number of steps, reaches the target.",
     "UNAUTHENTICATED": "Send Authorization: Bearer with a good API key.",

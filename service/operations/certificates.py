@@ -122,31 +122,8 @@ def issue(
     signed = signer.sign(certificate.pae(payload))
     if signed.key_id != key_id:
         raise Conflict("The signing key was rotated meanwhile; try again.", code="CONFLICT")
-    row = Certificate(
-        id=case.certificate_id,
-        tenant_id=principal.tenant_id,
-        created_at=now,
-        created_by=principal.key_id,
-        version=1,
-        check_id=check.id,
-        subject_type=check.subject["type"],
-        subject_id=check.subject.get("id"),
-        signing_key_id=key_id,
-        envelope=Envelope(payload=payload, key_id=key_id, signature=signed.signature).text,
-        expires_at=case.valid_until,
-        ending=None,
-    )
-    session.add(row)
-    session.flush()
-    body = {
-        "certificate_id": row.id,
-        "check_id": check.id,
-        "envelope_sha256": hashlib.sha256(row.envelope.encode()).hexdigest(),
-        "signing_key_id": key_id,
-        "supersedes": supersedes,
-        "by": principal.key_id,
-    }
-    log.append(session, "certificate", body, tenant_id=row.tenant_id, subject_id=row.id)
+    envelope = Envelope(payload=payload, key_id=key_id, signature=signed.signature)
+    row = _store(session, principal, check, case=case, envelope=envelope)
     if old is not None:
         _end(session, principal, old, state="superseded", reason=None, superseded_by=row.id)
     return row
@@ -258,6 +235,42 @@ def _row_of(session: Session, envelope: bytes) -> Certificate | None:
         return None
     row = session.get(Certificate, named) if isinstance(named, str) else None
     return row if row is not None and row.envelope == parsed.text else None
+
+
+def _store(
+    session: Session,
+    principal: Principal,
+    check: ComplianceCheck,
+    *,
+    case: Issue,
+    envelope: Envelope,
+) -> Certificate:
+    row = Certificate(
+        id=case.certificate_id,
+        tenant_id=principal.tenant_id,
+        created_at=case.issued_at,
+        created_by=principal.key_id,
+        version=1,
+        check_id=check.id,
+        subject_type=check.subject["type"],
+        subject_id=check.subject.get("id"),
+        signing_key_id=case.key_id,
+        envelope=envelope.text,
+        expires_at=case.valid_until,
+        ending=None,
+    )
+    session.add(row)
+    session.flush()
+    body = {
+        "certificate_id": row.id,
+        "check_id": check.id,
+        "envelope_sha256": hashlib.sha256(row.envelope.encode()).hexdigest(),
+        "signing_key_id": case.key_id,
+        "supersedes": case.supersedes,
+        "by": principal.key_id,
+    }
+    log.append(session, "certificate", body, tenant_id=row.tenant_id, subject_id=row.id)
+    return row
 
 
 def _check_verdict(check: ComplianceCheck) -> None:
