@@ -29,6 +29,8 @@ class Calculator:
         self._processes = processes
         self._timeout_s = timeout_s
         self._pool = self._new_pool()
+        # A call waits here for a free process, so that its time limit is its own.
+        self._free = threading.BoundedSemaphore(processes)
         self._kept: OrderedDict[Any, Any] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -37,7 +39,7 @@ class Calculator:
 
         Raises:
             NotCertified: CALCULATION_TOO_LONG, no answer within the limit.
-            Unavailable: the process died (out of memory); the pool is made anew.
+            Unavailable: no process got free in time, or the process died (out of memory).
         """
         key = (function, args, tuple(sorted(kwargs.items())))
         with self._lock:
@@ -56,6 +58,14 @@ class Calculator:
         _stop(self._pool)
 
     def _run(self, call: Callable[[], T]) -> T:
+        if not self._free.acquire(timeout=self._timeout_s):
+            raise Unavailable("All processes for calculations are busy; try again.")
+        try:
+            return self._compute(call)
+        finally:
+            self._free.release()
+
+    def _compute(self, call: Callable[[], T]) -> T:
         pool = self._pool
         try:
             waiting = pool.submit(call)

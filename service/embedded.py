@@ -24,6 +24,9 @@ from urllib.parse import quote
 
 from service.supervisor import Guard, Program, SupervisionFailed, Supervisor, guarded
 
+#: Seconds between TERM and KILL of each program; one after the other, so all stops within five.
+#: The worker has the longest: a running job is stopped and settled in it.
+STOP_GRACES_S: Final = {"gateway": 1.2, "sweeper": 0.3, "worker": 2.5, "broker": 0.5}
 ADMIN_KEY_FILE: Final = "admin-key"
 _LONGEST_SOCKET_PATH: Final = 100  # bytes; the kernels' limit is 104 to 108
 _PORT_FREE_WITHIN_S: Final = 2.0  # a gateway that was killed a moment ago may still hold it
@@ -180,12 +183,11 @@ def _serve(
         Program(
             name="gateway",
             command=(*commands.gateway, *listen),
-            stop_grace_s=1.2,
+            stop_grace_s=STOP_GRACES_S["gateway"],
             is_ready=lambda: _answers(f"{url}/readyz"),
         ),
-        Program(name="sweeper", command=commands.sweeper, stop_grace_s=0.3),
-        # The longest grace: a running job is stopped and settled in it.
-        Program(name="worker", command=commands.worker, stop_grace_s=2.5),
+        Program(name="sweeper", command=commands.sweeper, stop_grace_s=STOP_GRACES_S["sweeper"]),
+        Program(name="worker", command=commands.worker, stop_grace_s=STOP_GRACES_S["worker"]),
     ]
     if not given_broker:
         programs.append(_broker(root, socket_path=broker_socket))
@@ -219,7 +221,7 @@ def _broker(root: Path, *, socket_path: Path) -> Program:
             *("--dir", str(root / "broker"), "--save", "", "--appendonly", "yes"),
             *("--appendfsync", "everysec", "--maxmemory-policy", "noeviction"),
         ),
-        stop_grace_s=0.5,
+        stop_grace_s=STOP_GRACES_S["broker"],
         is_ready=lambda: _pongs(socket_path),
     )
 

@@ -135,12 +135,66 @@ def test_the_discrete_gaussian_is_its_own_mechanism(sigma):
     assert many.upper == pytest.approx(alike.upper, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("sigma", "shift", "count", "epsilon"),
+    [
+        (1.1, 1, 3, 9.0),
+        (1.1, 1, 3, 11.017),
+        (1.1, 2, 2, 21.75),
+        (2.4, 1, 2, 2.057),
+        (3.2, 2, 3, 8.62),
+        (0.7, 1, 4, 12.3),
+        (0.4, 1, 2, 11.0),
+    ],
+)
+def test_several_discrete_gaussians_hold_their_direct_sum(sigma, shift, count, epsilon):
+    reach = math.ceil(14 * sigma) + 2
+    xs = np.arange(-reach, reach + 1)
+    one = np.exp(-(xs**2) / (2 * sigma**2))
+    law = one = one / one.sum()
+    for _ in range(count - 1):
+        law = np.convolve(law, one)
+    total = np.arange(-count * reach, count * reach + 1)
+    losses = (count * shift**2 - 2 * shift * total) / (2 * sigma**2)
+    truth = float((law * np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)).sum())
+    relation = "replace_one" if shift == 2 else "zero_out"
+    found = delta_of(DiscreteGaussian(noise_multiplier=sigma, count=count), epsilon, relation)
+    assert found.lower <= truth * (1 + 1e-9)
+    assert found.upper >= truth * (1 - 1e-9)
+    assert found.width <= 0.02 * truth
+
+
 def test_shuffled_batches_are_never_charged_as_poisson():
-    event = EpochDpSgd(sampler="shuffle", updates_per_epoch=10_000, epochs=1, noise_multiplier=0.5)
+    event = EpochDpSgd(
+        sampler="shuffle",
+        updates_per_epoch=10_000,
+        epochs=1,
+        noise_multiplier=0.5,
+        remainder="kept",
+    )
     answer = answers.epsilon(event, delta=1e-6, neighboring="zero_out")
     assert answer.epsilon.lower == pytest.approx(10.9948, abs=5e-5)
     assert answer.epsilon.upper == pytest.approx(10.9972, abs=5e-5)
     assert Notice.SHUFFLE_NOT_AMPLIFIED in answer.warnings
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out"])
+def test_a_dropped_remainder_may_leave_the_record_out(relation):
+    # M = 1: nearly half of the records may be dropped, and then nothing of them is released.
+    def lower(remainder):
+        event = EpochDpSgd(
+            sampler="shuffle",
+            updates_per_epoch=1,
+            epochs=1,
+            noise_multiplier=1.0,
+            remainder=remainder,
+        )
+        return answers.epsilon(event, delta=1e-5, neighboring=relation).epsilon.lower
+
+    shift = 2.0 if relation == "replace_one" else 1.0
+    assert exact_gaussian_delta(lower("kept"), shift) >= 1e-5
+    assert lower("dropped") < lower("kept")
+    assert lower(None) == lower("dropped")
 
 
 @pytest.mark.parametrize("sampler", ["shuffle", "balls_in_bins"])
@@ -274,3 +328,16 @@ def test_parts_add_up_to_more_than_any_of_them():
     whole = eps(Composed(parts=parts), 1e-5)
     assert whole.lower <= whole.upper
     assert whole.lower >= max(eps(part, 1e-5).lower for part in parts)
+
+
+def test_hardly_any_noise_is_charged_as_none_and_bounds_nothing_from_below():
+    # The discrete Gaussian of σ = 0.01 has an ε of 5,000 at δ = 1e-5: not unbounded.
+    found = eps(DiscreteGaussian(noise_multiplier=0.01), 1e-5)
+    assert (found.lower, found.upper) == (0.0, math.inf)
+    assert eps(DiscreteGaussian(noise_multiplier=0.0), 1e-5).lower == math.inf
+    assert delta_of(Gaussian(noise_multiplier=1e-10), 1.0).lower == 0.0
+
+
+def test_losses_beyond_the_grid_leave_a_wide_bracket():
+    found = eps(poisson(sampling_rate=1e-9, noise_multiplier=1e-3, steps=2), 1e-10)
+    assert 0 < found.lower < found.upper < math.inf

@@ -220,6 +220,36 @@ def test_R18_a_log_with_an_open_end_needs_its_t_max():
     assert judge(a_claim(), log).evidence_level == "logged"
 
 
+def test_R18_a_log_shorter_than_its_plan_is_claimed_at_the_plan():
+    half = log_of(50)
+    log = Evidence(
+        subject="log",
+        reserved=PLAN,
+        replayed=replay(half),
+        certain=certain_part(half),
+        log=LogFacts(steps=50, contiguous=True),
+    )
+    for rule in (None, "output_dependent", "fixed_steps"):
+        report = judge(a_claim(upper(replay(half)), stop_rule=rule), log)
+        assert report.verdict == "undetermined"
+        assert report.epsilon.upper == upper(PLAN)
+    planned_stop = a_claim(upper(replay(half)), stop_rule="fixed_interruption")
+    assert judge(planned_stop, log).verdict == "supported"
+
+
+@pytest.mark.parametrize(
+    ("claimed", "recorded"),
+    [
+        ({"stop_rule": "fixed_steps"}, {"stop_rule": "private_validation"}),
+        ({"tuning": "none"}, {"tuning": "best_of_k"}),
+        ({"tuning": "best_of_k"}, {"tuning": "none"}),
+    ],
+)
+def test_R17_the_claimants_word_never_outweighs_the_record(claimed, recorded):
+    report = judge(a_claim(**claimed), a_run(**recorded))
+    assert (report.verdict, report.findings[0].number) == ("undetermined", 9)
+
+
 def test_a_run_that_is_still_open_is_undetermined():
     assert judge(evidence=a_run(log_of(50), ending="open")).verdict == "undetermined"
     assert (

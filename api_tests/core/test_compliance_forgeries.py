@@ -110,6 +110,12 @@ def test_R6_a_normaliser_made_from_a_private_count_is_found():
     )
 
 
+@pytest.mark.parametrize("batch", [99.0, 99.5, 100.0])
+def test_R6_a_private_count_is_found_in_a_batch_size_however_it_was_rounded(batch):
+    private = a_run(record_count=9_960, record_count_is_public=False, expected_batch_size=batch)
+    assert judge(evidence=private).verdict == "undetermined"
+
+
 def test_a_reservation_that_is_not_made_of_steps_cannot_vouch_for_a_run():
     report = judge(a_claim(100.0), a_run(reserved=Gaussian(noise_multiplier=1.0), ledger=None))
     assert report.verdict == "undetermined"

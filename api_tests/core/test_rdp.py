@@ -301,3 +301,15 @@ def test_more_steps_never_cost_less(steps):
         return rdp(event, orders=[8.0], neighboring=ADD)[0]
 
     assert at(steps) <= at(steps + 1)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 3.0, 24.0, 256.0])
+@pytest.mark.parametrize("sigma", [0.001, 0.0125, 1 / 60, 0.026])
+@pytest.mark.parametrize("q", [0.01, 0.3])
+def test_hardly_any_noise_under_replacement_still_has_a_price(alpha, sigma, q):
+    event = poisson(sampling_rate=q, noise_multiplier=sigma, steps=1)
+    found = rdp(event, orders=[alpha], neighboring="replace_one")[0]
+    # Where the moment lives, P is at least qN(+1) and Q's own record adds next to nothing.
+    least = (alpha * math.log(q) + (1 - alpha) * math.log1p(-q)) / (alpha - 1)
+    assert found >= least + alpha / (2 * sigma**2) * (1 - 1e-9)
+    assert found <= 2 * alpha / sigma**2 * (1 + 1e-9)

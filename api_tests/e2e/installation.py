@@ -55,7 +55,7 @@ class Installation:
         if name == "gateway":
             wait_until(self._answers)
 
-    def end(self, name: str, number: signal.Signals, *, within_s: float = 15) -> float:
+    def end(self, name: str, number: signal.Signals, *, within_s: float = 60) -> float:
         """Send a signal and give the seconds until the process is gone."""
         process = self.processes.pop(name)
         begun = time.monotonic()
@@ -67,7 +67,7 @@ class Installation:
         for name in ("gateway", "sweeper", "worker", "broker"):
             if name in self.processes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.end(name, signal.SIGTERM, within_s=10)
+                    self.end(name, signal.SIGTERM, within_s=30)
 
     def client(self) -> httpx2.Client:
         token = (self.data / "admin-key").read_text().strip()

@@ -11,7 +11,7 @@ from service.api.strict import StrictRoute
 from service.calculator import Calculator
 from service.core.accounting import answers, calibration
 from service.core.errors import InvalidInput
-from service.core.events import Event, Neighboring
+from service.core.events import Event, Neighboring, part_count
 from service.schemas.accounting import (
     Accountant,
     Accountants,
@@ -30,6 +30,7 @@ from service.schemas.base import Interval
 
 router = APIRouter(prefix="/v1/accounting", tags=["Accounting"], route_class=StrictRoute)
 _SLOW = ("prv", "pld")
+_MANY_PARTS = 64  # more would hold a request's thread for longer than its neighbours like
 
 
 @router.post("/epsilon")
@@ -59,7 +60,7 @@ def delta(body: DeltaRequest, caller: AnyKey) -> DeltaAnswer:
         "neighboring": body.neighboring,
         "accountant": body.accountant,
     }
-    if body.accountant in _SLOW:
+    if body.accountant in _SLOW or part_count(event) > _MANY_PARTS:
         answer = caller.parts.calculator.run(answers.delta, event, **ask)
     else:
         answer = answers.delta(event, **ask)
@@ -156,7 +157,7 @@ def _epsilon(
     neighboring: Neighboring,
     accountant: answers.Accountant,
 ) -> answers.EpsilonAnswer:
-    if accountant in _SLOW:
+    if accountant in _SLOW or part_count(event) > _MANY_PARTS:
         return calculator.run(
             answers.epsilon,
             event,

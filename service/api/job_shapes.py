@@ -40,7 +40,7 @@ def job(row: tables.Job) -> wire.TrainingJob:
 def event(row: tables.JobEvent) -> wire.JobEvent:
     """One event of a job."""
     return wire.JobEvent(
-        id=str(row.sequence),
+        id=row.id,
         sequence=row.sequence,
         type=row.type,
         data=row.data,

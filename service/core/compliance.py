@@ -136,7 +136,7 @@ def _price(claim: Claim, evidence: Evidence, epsilon_of: EpsilonOf) -> _Priced:
             assert evidence.sweep is not None
             upper, basis = interval(evidence.sweep).upper, "All that the sweep may run."
         case _:
-            upper, basis = _job(evidence, whole.upper, interval)
+            upper, basis = _job(claim, evidence, whole.upper, interval)
     if refusals:
         basis = f"{basis} Not certified: {refusals[0]}"
     if lower > upper:
@@ -146,12 +146,12 @@ def _price(claim: Claim, evidence: Evidence, epsilon_of: EpsilonOf) -> _Priced:
 
 
 def _job(
-    evidence: Evidence, executed: float, interval: Callable[[Event], Interval]
+    claim: Claim, evidence: Evidence, executed: float, interval: Callable[[Event], Interval]
 ) -> tuple[float, str]:
     """What bounds the ε of the job alone, given that of the steps as logged."""
     if evidence.log is not None and not evidence.log.contiguous:
         return math.inf, "Steps are missing from the log: what they cost is not known."
-    if findings.stopped_early(evidence):
+    if findings.stopped_early(claim, evidence):
         assert evidence.reserved is not None
         upper = max(executed, interval(evidence.reserved).upper)
         return upper, "T_max as reserved: the stop was not fixed beforehand."

@@ -74,9 +74,10 @@ class StepwiseDpSgd:
 class EpochDpSgd:
     """DP-SGD whose batches are drawn an epoch at a time: ``shuffle`` or ``balls_in_bins``.
 
-    Each record takes part in exactly one of ``updates_per_epoch`` steps of every epoch.
-    ``remainder`` says what a shuffled run does with the last, short batch; it matters only
-    under add_or_remove_one (R4). None: not known, the worse of the two is charged.
+    Each record takes part in exactly one of ``updates_per_epoch`` steps of every epoch, or in
+    none where the remainder is dropped. ``remainder`` says what a shuffled run does with the
+    last, short batch; from above it matters only under add_or_remove_one (R4). None: not known,
+    the worse of the two is charged, and the lesser of the two bounds from below.
     """
 
     sampler: Literal["shuffle", "balls_in_bins"]
@@ -263,8 +264,9 @@ def for_unit(event: Event, *, records: int) -> Event:
     """The event as it looks to a privacy unit of up to ``records`` records.
 
     Guarantees: whoever holds ``records`` records loses no more by ``event`` than the holder
-    of one record loses by the answer. Spends that other systems state (``approximate_dp``,
-    ``zcdp``) are taken as stated for the unit.
+    of one record loses by the answer: an upper event, never a basis of lower bounds. Spends
+    that other systems state (``approximate_dp``, ``zcdp``) are taken as stated for the unit.
+    For ``discrete_gaussian`` this holds of Rényi and zCDP prices alone.
 
     Source: ``records`` records move a sum by up to ``records`` clip norms, so σ falls by that
         factor. Under Poisson sampling at least one of them is drawn with probability
@@ -297,6 +299,19 @@ def for_unit(event: Event, *, records: int) -> Event:
             return Repeated(of=for_unit(event.of, records=records), times=event.times)
         case ApproximateDp() | Zcdp():
             return event
+
+
+def part_count(event: Event) -> int:
+    """How many mechanisms the event lists: what its accounting takes time for."""
+    match event:
+        case StepwiseDpSgd():
+            return len(event.schedule)
+        case Composed():
+            return sum(part_count(part) for part in event.parts)
+        case Repeated():
+            return part_count(event.of)
+        case _:
+            return 1
 
 
 def merge_segments(segments: Sequence[Segment]) -> tuple[Segment, ...]:

@@ -144,7 +144,8 @@ def normaliser_public(claim: Claim, evidence: Evidence, *, event: Event | None) 
         return None
     batch, n = evidence.expected_batch_size, evidence.record_count
     rates = _rates(event)
-    if batch is None or n is None or not any(abs(batch - q * n) < 0.5 for q in rates):
+    # Within 1 of q·n: rounded to nearest, down or up.
+    if batch is None or n is None or not any(abs(batch - q * n) < 1 for q in rates):
         return None
     return Finding(
         number=3,
@@ -320,13 +321,22 @@ def ledger(evidence: Evidence) -> Finding:
     )
 
 
-def stopped_early(evidence: Evidence) -> bool:
-    """True if a job or run ended before T_max for a cause that was not fixed beforehand (R18)."""
-    if evidence.subject not in ("training_job", "run") or evidence.reserved is None:
+def stopped_early(claim: Claim, evidence: Evidence) -> bool:
+    """True if steps ended before T_max for a cause that was not fixed beforehand (R18).
+
+    A log that comes with a plan has no ending on record: fewer steps than planned are an early
+    stop unless the claim says that the interruption was fixed.
+    """
+    if evidence.subject == "parameters" or evidence.reserved is None:
         return False
-    if evidence.ending == "fixed_interruption":
+    if evidence.subject == "log":
+        if "fixed_interruption" in (claim.stop_rule, evidence.stop_rule):
+            return False
+    elif evidence.ending == "fixed_interruption":
         return False
-    if evidence.ending != "completed" or evidence.replayed is None:
+    elif evidence.ending != "completed":
+        return True
+    if evidence.replayed is None:
         return True
     try:
         return step_count(evidence.replayed) < step_count(evidence.reserved)
@@ -346,36 +356,39 @@ def tuning_and_stop_rule(claim: Claim, evidence: Evidence) -> Finding:
             detail=detail,
         )
 
-    # What the subject's own record says of a sweep outweighs the claimant's word.
-    tuning = evidence.tuning if evidence.tuning == "sweep" else claim.tuning or evidence.tuning
-    stop_rule = claim.stop_rule or evidence.stop_rule
-    if claim.scope is not None and tuning not in (None, *ALLOWED_TUNING[claim.scope]):
+    # The claimant's word never outweighs the subject's own record: both must be covered.
+    stop_rules = {rule for rule in (claim.stop_rule, evidence.stop_rule) if rule is not None}
+    tuning = [word for word in (evidence.tuning, claim.tuning) if word is not None]
+    uncovered = [w for w in tuning if claim.scope and w not in ALLOWED_TUNING[claim.scope]]
+    if uncovered:
         return fails(
-            f"Tuning {tuning!r} is not covered by scope {claim.scope}: the best of several runs "
-            "is not one run. Claim the sweep, with every run charged."
+            f"Tuning {uncovered[0]!r} is not covered by scope {claim.scope}: the best of several "
+            "runs is not one run. Claim the sweep, with every run charged."
         )
-    if stop_rule in UNCOVERED_STOP_RULES:
+    if stop_rules & UNCOVERED_STOP_RULES:
         return fails("A stop chosen on raw private validation data is a release of its own.")
-    early = stopped_early(evidence)
-    if early and claim.stop_rule in FIXED_STOP_RULES and evidence.ending != "completed":
+    early = stopped_early(claim, evidence)
+    ended_otherwise = evidence.subject != "log" and evidence.ending != "completed"
+    if early and ended_otherwise and claim.stop_rule in FIXED_STOP_RULES:
         return fails(
             f"The claim says {claim.stop_rule}; the record says that the run ended "
             f"{evidence.ending or 'for an unknown cause'}."
         )
-    open_end = stop_rule is not None and stop_rule not in FIXED_STOP_RULES
-    if evidence.subject == "log" and evidence.reserved is None and open_end:
-        return fails(f"Stop rule {stop_rule!r}: the claim is that of T_max, which is not known.")
-    words = [
-        "ended before T_max for a cause not fixed beforehand: claimed at T_max"
-        if early
-        else "the steps accounted are all that were planned",
-        f"tuning: {tuning or 'none on record; a choice among other runs was not looked for'}",
-    ]
+    open_ends = sorted(stop_rules - FIXED_STOP_RULES)
+    if evidence.subject == "log" and evidence.reserved is None and open_ends:
+        return fails(f"Stop rule {open_ends[0]!r}: the claim is that of T_max, not known here.")
+    if early:
+        ending = "ended before T_max for a cause not fixed beforehand: claimed at T_max"
+    elif evidence.subject == "log" and evidence.reserved is None:
+        ending = "no plan is on record: that the steps logged were fixed beforehand is the claim's"
+    else:
+        ending = "the steps accounted are all that were planned"
+    chosen = tuning[0] if tuning else "none on record; a choice among runs was not looked for"
     return Finding(
         number=9,
         check="tuning_and_stop_rule",
         result="pass",
-        detail=_sentence(words),
+        detail=_sentence([ending, f"tuning: {chosen}"]),
     )
 
 

@@ -272,6 +272,7 @@ class JobEvent(Base):
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     sequence: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(String(40), unique=True)
     type: Mapped[str] = mapped_column(String(24))
     data: Mapped[JSONObject]
     created_at: Mapped[datetime]

@@ -32,6 +32,7 @@ from service.core.datasets import BUILTIN_DATASETS
 from service.core.errors import InvalidInput
 from service.core.events import (
     MAX_STEPS,
+    NOTHING,
     EpochDpSgd,
     Event,
     Neighboring,
@@ -92,9 +93,10 @@ def of_job(
         subject="training_job",
         reserved=for_unit(from_json(reservation.mechanism), records=records),
         replayed=for_unit(replay.replay(found), records=records),
-        certain=for_unit(replay.certain_part(found), records=records),
+        # A unit may hold a single record: what that one loses bounds from below.
+        certain=replay.certain_part(found),
         log=facts,
-        ledger=_ledger(session, reservation, account, logged=facts.steps),
+        ledger=_ledger(session, reservation, account),
         account=_account(account, dataset),
         ending=_ending(job),
         privacy_unit=dataset.privacy_unit,
@@ -139,13 +141,7 @@ def separation_of(event: Event | None, *, neighboring: Neighboring | None) -> In
     try:
         match event:
             case EpochDpSgd(count_noise_stddev=None):
-                return separation(
-                    noise_multiplier=event.noise_multiplier,
-                    updates_per_epoch=event.updates_per_epoch,
-                    epochs=event.epochs,
-                    sampler=event.sampler,
-                    neighboring=neighboring,
-                ).kappa
+                return _epoch_separation(event, neighboring)
             case StepwiseDpSgd(sampler="poisson", schedule=(segment,), count_noise_stddev=None):
                 updates = round(min(1 / segment.sampling_rate, MAX_STEPS + 1))
                 if abs(updates * segment.sampling_rate - 1) > 1e-12:  # noqa: PLR2004 - q is 1/M
@@ -163,6 +159,24 @@ def separation_of(event: Event | None, *, neighboring: Neighboring | None) -> In
                 return None
     except InvalidInput:  # outside of the bounds' domain: not examined, and said so
         return None
+
+
+def _epoch_separation(event: EpochDpSgd, neighboring: Neighboring) -> Interval:
+    def kappa(epochs: int) -> Interval:
+        return separation(
+            noise_multiplier=event.noise_multiplier,
+            updates_per_epoch=event.updates_per_epoch,
+            epochs=epochs,
+            sampler=event.sampler,
+            neighboring=neighboring,
+        ).kappa
+
+    whole = kappa(event.epochs)
+    if event.sampler != "shuffle" or event.remainder == "kept":
+        return whole
+    # A dropped remainder: the record is in the first epoch with a probability above M/(M+1).
+    share = event.updates_per_epoch / (event.updates_per_epoch + 1)
+    return Interval(min(kappa(1).lower * share, whole.upper), whole.upper)
 
 
 def _read(
@@ -196,19 +210,24 @@ def _read(
     return found, facts
 
 
-def _ledger(
-    session: Session, reservation: Reservation, account: Account, *, logged: int
-) -> LedgerFacts:
+def _ledger(session: Session, reservation: Reservation, account: Account) -> LedgerFacts:
     adjustments = session.scalar(
         select(func.count())
         .select_from(LedgerEntry)
         .where(LedgerEntry.account_id == account.id, LedgerEntry.kind == "adjust")
     )
     ended = reservation.state not in ("pending", "leased")
+    # What was posted in the end, not what should have been: a reservation that was released
+    # or expired has posted its leases alone.
+    settled = NOTHING if reservation.executed is None else from_json(reservation.executed)
+    try:
+        charged = max(reservation.leased_steps, replay.step_count(settled))
+    except ValueError:
+        charged = reservation.leased_steps
     return LedgerFacts(
         reserved_steps=reservation.total_steps,
         leased_steps=reservation.leased_steps,
-        settled_steps=max(reservation.leased_steps, logged) if ended else None,
+        settled_steps=charged if ended else None,
         adjustments=adjustments or 0,
     )
 

@@ -20,6 +20,7 @@ from service.core.credentials import Principal
 from service.core.errors import NotFound
 from service.core.events import Event
 from service.core.jobs import TERMINAL, JobState, check_move
+from service.db.ids import new_id
 from service.db.tables import Job, JobEvent, NoiseChunk, Reservation
 from service.operations import log, reservations
 
@@ -47,6 +48,7 @@ def note(
         JobEvent(
             job_id=job.id,
             sequence=job.last_event,
+            id=new_id("evt"),
             type=kind,
             data=dict(data or {}),
             created_at=now,

@@ -13,9 +13,12 @@ from service.schemas.mechanism import NoisyMechanism
 Composition = Literal["renyi", "zcdp", "pure"]
 
 
-def _positive(text: str) -> str:
-    if Decimal(text) <= 0:
-        raise ValueError("the amount is above 0")
+_LEAST, _MOST = Decimal("1e-30"), Decimal("1e9")
+
+
+def _in_range(text: str) -> str:
+    if not _LEAST <= Decimal(text) <= _MOST:
+        raise ValueError(f"an amount lies between {_LEAST} and {_MOST}")
     return text
 
 
@@ -27,7 +30,7 @@ Amount = Annotated[
         description="A decimal number as a string.",
         examples=["8.0"],
     ),
-    AfterValidator(_positive),
+    AfterValidator(_in_range),
 ]
 
 

@@ -158,6 +158,8 @@ def _certified_epsilon(
     for part in composition.epoch_parts:
         lower = max(lower, epoch_epsilon_lower(part, delta=delta, neighboring=neighboring))
         method = "unamplified Gaussian above, max test below"
+    if composition.has_tiny_noise:
+        lower = 0.0
     return Certified(_ordered(lower, upper), method)
 
 
@@ -186,6 +188,8 @@ def _certified_delta(
     for part in composition.epoch_parts:
         lower = max(lower, epoch_delta_lower(part, epsilon=epsilon, neighboring=neighboring))
         method = "unamplified Gaussian above, max test below"
+    if composition.has_tiny_noise:
+        lower = 0.0
     return Certified(_ordered(lower, upper), method)
 
 

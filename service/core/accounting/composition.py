@@ -55,6 +55,8 @@ class Composition:
     has_zcdp: bool = False
     log_kept: float = 0.0
     has_full_batch: bool = False
+    # Some noise, too little to count: "no noise" is then an upper bound and nothing from below.
+    has_tiny_noise: bool = False
 
     @property
     def unnoised(self) -> float:
@@ -136,7 +138,7 @@ def _add(out: Composition, leaf: Leaf, *, times: int, neighboring: Neighboring) 
         case Zcdp():
             out.has_zcdp = True
         case Laplace() | DiscreteGaussian():
-            out.log_kept = -math.inf
+            _release(out, leaf.noise_multiplier, log_kept=-math.inf)
 
 
 def _put(target: dict[Direction, dict[Pair, int]], pair: Pair, count: int) -> None:
@@ -144,11 +146,17 @@ def _put(target: dict[Direction, dict[Pair, int]], pair: Pair, count: int) -> No
         parts[pair] = parts.get(pair, 0) + count
 
 
+def _release(out: Composition, noise: float, *, log_kept: float) -> None:
+    """Charge a release as if it had no noise."""
+    out.log_kept += log_kept
+    out.has_tiny_noise = out.has_tiny_noise or noise > 0
+
+
 def _add_gaussian(
     out: Composition, target: dict[Direction, dict[Pair, int]], *, sigma: float, n: int
 ) -> None:
     if sigma <= LEAST_NOISE:
-        out.log_kept = -math.inf
+        _release(out, sigma, log_kept=-math.inf)
     else:
         _put(target, GaussianPair(sigma**-2), n)
 
@@ -162,7 +170,7 @@ def _add_steps(out: Composition, event: StepwiseDpSgd, *, times: int, reach: flo
             out.has_full_batch = True
             _add_gaussian(out, out.tight, sigma=sigma / reach, n=count)
         elif sigma <= LEAST_NOISE:
-            out.log_kept += count * math.log1p(-rate)
+            _release(out, sigma, log_kept=count * math.log1p(-rate))
         else:
             for direction, parts in out.tight.items():
                 pair = PoissonPair(rate, sigma, direction)
@@ -185,7 +193,7 @@ def _add_epochs(
     sigma = charged_noise(event.noise_multiplier, event.count_noise_stddev)
     count = times * event.epochs
     if sigma <= LEAST_NOISE:
-        out.log_kept = -math.inf
+        _release(out, sigma, log_kept=-math.inf)
         return
     # R4: one unamplified Gaussian per epoch; joint convexity over the hidden allocation.
     _add_gaussian(out, out.above, sigma=sigma / epoch_shift(event, neighboring), n=count)
@@ -204,7 +212,7 @@ def epoch_shift(event: EpochDpSgd, neighboring: Neighboring) -> float:
 
 
 def _gaussians_joined(parts: dict[Pair, int]) -> list[Part]:
-    """All Gaussian parts as one: their μ² add up. Rounded up by the margin of the sum."""
+    """All Gaussian parts as one: their μ² add up."""
     squares = [p.mu_squared * n for p, n in parts.items() if isinstance(p, GaussianPair)]
     rest: list[Part] = [(p, n) for p, n in parts.items() if not isinstance(p, GaussianPair)]
     if squares:

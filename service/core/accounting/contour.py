@@ -113,6 +113,8 @@ def contour_profile(parts: Sequence[Part], *, tilt: Tilt) -> ContourProfile:
     weight = 1 / (w * (w + 1))
     weight[0] *= 0.5
     kernel = np.exp(log_transform) * weight
+    if not (np.isfinite(kernel).all() and math.isfinite(moment) and math.isfinite(error)):
+        raise NotCertified("The transform is beyond the range of doubles.")
     # |a^n − b^n| ≤ n |a − b| for |a|, |b| ≤ 1, and all other factors are at most 1.
     spread = step / math.pi * float(np.abs(weight).sum())
     return ContourProfile(
@@ -216,8 +218,8 @@ class _Transform:
 def _elementary_transform(pair: ClosedFormPair, frequencies: Floats, *, theta: float) -> _Transform:
     values = pair.log_moment(theta + 1j * frequencies)
     moment = float(values[0].real)
-    reach = float(frequencies[-1]) * pair.phase_rate
-    error = 8 * _UNIT * (4 + theta * pair.phase_rate + reach)
+    rate = pair.phase_rate(theta)
+    error = 8 * _UNIT * (4 + theta * rate + float(frequencies[-1]) * rate)
     return _Transform(moment, values - moment, error)
 
 

@@ -6,8 +6,8 @@ Where it is above a threshold a, the record is likelier in. Any threshold proves
     ε ≥ log[(P(max > a) − δ) / Q(max > a)],
 
 and the complement proves the same with P and Q exchanged; the best threshold is reported.
-The pairs (bounds.md; arXiv 2601.10237, and MoG(2) against MoG(1) derived from it): with
-t = 1/σ, one of M coordinates moves by s_P t under P and by s_Q t under Q.
+The pairs (arXiv 2601.10237, and MoG(2) against MoG(1) derived here from it): with t = 1/σ, one
+of M coordinates moves by s_P t under P and by s_Q t under Q, if the record takes part at all.
 """
 
 import math
@@ -57,14 +57,14 @@ def _pairs(event: EpochDpSgd, neighboring: Neighboring) -> list[_Pair]:
     m = event.updates_per_epoch
     if event.sampler == "balls_in_bins":
         return [_Pair(m - 1, 1.0, 1.0, -1.0 if neighboring == "replace_one" else 0.0)]
-    if neighboring == "zero_out":
-        return [_Pair(m - 1, 1.0, 2.0, 1.0)]
-    if neighboring == "replace_one":
-        return [_Pair(m - 1, 1.0, 2.0, 0.0)]
-    # Dropped: the record is in with probability MB/n > M/(M+1). Kept: looking at the M − 1
-    # full batches only, it is in one of them with probability at least (M−1)/M.
-    dropped = _Pair(m - 1, m / (m + 1), 2.0, 0.0)
-    kept = _Pair(m - 2, (m - 1) / m, 2.0, 0.0) if m > 1 else _Pair(0, 1.0, 1.0, 0.0)
+    shift_q = 1.0 if neighboring == "zero_out" else 0.0
+    # Dropped: the record is in with probability MB/n > M/(M+1), whichever it is; the value of a
+    # test only rises with that probability.
+    dropped = _Pair(m - 1, m / (m + 1), 2.0, shift_q)
+    kept = _Pair(m - 1, 1.0, 2.0, shift_q)
+    if neighboring == "add_or_remove_one":
+        # Looking at the M − 1 full batches only, it is in one of them with at least (M−1)/M.
+        kept = _Pair(m - 2, (m - 1) / m, 2.0, 0.0) if m > 1 else _Pair(0, 1.0, 1.0, 0.0)
     if event.remainder is None:
         return [dropped, kept]
     return [dropped if event.remainder == "dropped" else kept]

@@ -10,8 +10,8 @@ Far to the right P may be thinned by the smooth factor χ(z) = Φ((c − z)/w): 
 sub-probability P′ ≤ P, which lowers δ(ε) by at most the mass taken away. Without it, a
 rare hit of a tiny q would have to be resolved although it is far below δ.
 
-Source: Zhu, Dong & Wang 2022 (dominating pairs of Poisson sampling, Theorem 11); Steinke
-2022, section 6, for replace_one.
+Source: Zhu, Dong & Wang 2022 (dominating pairs of Poisson sampling) for remove and add;
+docs/accounting.md, "Pairs", for replace_one: derived there, not peer reviewed.
 """
 
 import math

@@ -5,8 +5,8 @@ The pairs, with noise N(0, σ²) and t = 1/σ, x standard normal, Y± = exp(±tx
 - add_or_remove_one and zero_out: P = (1−q)N(0) + qN(1) against Q = N(0). The direction P‖Q
   is the larger at every order (Mironov, Talwar & Zhang 2019, arXiv 1908.10530, Theorem 5).
 - replace_one: P = (1−q)N(0) + qN(+1) against Q = (1−q)N(0) + qN(−1), the opposite records.
-  That this pair is the worst replacement is taken from the literature (Lebeda, Regehr, Kamath
-  & Steinke 2024, arXiv 2405.20769; dp_accounting composes the same pair), not proven here.
+  That this pair is the worst replacement is derived in docs/accounting.md ("Pairs"), not peer
+  reviewed; dp_accounting composes the same pair.
   Both directions are equal by the symmetry x → −x.
 
 Everything rests on A(α) = E_Q[(P/Q)^α], D_α = ln A / (α−1). A − 1 is summed or integrated as
@@ -135,6 +135,8 @@ def _integrated_log_moment(
     x = h * np.arange(-n, n + 1, dtype=np.float64)
     weights = _log_integrand(x, alpha, q, t, replace=replace) - x * x / 2
     log_sum = _log_sum_exp(weights) + math.log(h / math.sqrt(2 * math.pi))
+    if math.isnan(log_sum):
+        return crude
     log_sum += QUADRATURE_MARGIN + 1e-15 * (2 * alpha * t * reach + reach * reach)
     log_errors = math.log(2 * (2 + 2 * alpha)) - 99.0
     return min(_log1p_exp(float(np.logaddexp(log_sum, log_errors))) + 1e-40, crude)
@@ -154,8 +156,11 @@ def _log_integrand(
     ratio = log_p - log_r
     with np.errstate(over="ignore", divide="ignore", invalid="ignore", under="ignore"):
         # v = p/r − 1 from differences that do not cancel.
-        rise = 2 * np.exp(-t * t / 2) * np.sinh(t * x) if replace else np.expm1(up)
-        v = q * rise * np.exp(-log_r)
+        v = q * np.expm1(up)
+        if replace:
+            # Y₊ − Y₋ over r in one exponent, which is small wherever Y₋ is large.
+            fall = -np.expm1(-2 * t * np.abs(x))
+            v = q * np.sign(x) * np.exp(t * np.abs(x) - t * t / 2 - log_r) * fall
         small = np.abs(alpha * v) < 0.1
         safe = np.where(small, v, 0.0)
         high = ratio > 0.0

@@ -81,10 +81,15 @@ def sandwich_profile(parts: Sequence[Part], *, tilt: Tilt) -> SandwichProfile:
     ):
         raise NotCertified("The grid sandwich knows Poisson and Gaussian parts only.")
     grid = _grid(parts, tilt=tilt)
-    return SandwichProfile(
-        below=_grid_law(parts, tilt=tilt, grid=grid, side="below"),
-        above=_grid_law(parts, tilt=tilt, grid=grid, side="above"),
-    )
+    # With hardly any noise losses pass the range of doubles; then nothing is said.
+    with np.errstate(over="ignore", invalid="ignore"):
+        profile = SandwichProfile(
+            below=_grid_law(parts, tilt=tilt, grid=grid, side="below"),
+            above=_grid_law(parts, tilt=tilt, grid=grid, side="above"),
+        )
+    if not (profile.below.is_finite and profile.above.is_finite):
+        raise NotCertified("The losses are beyond the range of the grid.")
+    return profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,12 @@ class _GridLaw:
     relative_error: float
     shift: float
     has_gaussian: bool
+
+    @property
+    def is_finite(self) -> bool:
+        """True if no number of the law has overflown."""
+        numbers = (self.moment, self.offset, self.infinite, self.relative_error, self.shift)
+        return all(map(math.isfinite, numbers)) and bool(np.isfinite(self.transform).all())
 
     def delta(self, epsilon: float) -> tuple[float, float]:
         """δ of the discrete law at ``epsilon``, and a bound of what rounding did to it."""

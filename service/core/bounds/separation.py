@@ -120,8 +120,8 @@ def separation(
         updates_per_epoch: M in [1, 10⁹]; Poisson sampling has the rate 1/M.
         epochs: E in [1, 10⁶].
         sampler: shuffle, balls_in_bins or poisson. The lower ends of shuffle take every
-            record to take part in every epoch (n = M·B, or a kept short batch); a dropped
-            remainder lowers TV by the share M·B/n at most.
+            record to take part in every epoch (n = M·B, or a kept short batch); with a
+            dropped remainder only the share M·B/n of one epoch's TV is proven.
         neighboring: the relation. For shuffle under add_or_remove_one the last, short batch
             is taken to be kept, the worse case (R4).
         delta: where the implied ε floor is taken, in (0, 1).

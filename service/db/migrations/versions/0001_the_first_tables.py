@@ -230,11 +230,13 @@ def upgrade() -> None:
         "job_events",
         sa.Column("job_id", sa.String(length=40), nullable=False),
         sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("id", sa.String(length=40), nullable=False),
         sa.Column("type", sa.String(length=24), nullable=False),
         sa.Column("data", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_job_events_job_id_jobs")),
         sa.PrimaryKeyConstraint("job_id", "sequence", name=op.f("pk_job_events")),
+        sa.UniqueConstraint("id", name=op.f("uq_job_events_id")),
     )
     op.create_table(
         "ledger_entries",
