@@ -4,6 +4,7 @@ import base64
 import json
 
 import pytest
+from sqlalchemy import text
 
 from api_tests.http.test_checks import CLAIM, PARAMETERS
 from api_tests.http.test_conventions import DATASET, problem
@@ -172,3 +173,23 @@ def test_a_stranger_sees_no_certificate(stranger, certificate):
     problem(stranger.get(f"/v1/certificates/{certificate['id']}/bundle"), 404, "NOT_FOUND")
     refused = stranger.post("/v1/certificates", {"check_id": certificate["check_id"]})
     problem(refused, 403, "MISSING_SCOPE")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_check_looks_at_the_chain_of_chunks_and_at_the_merkle_log(api, job_id):
+    whole = next(f for f in check_of(api, job_id)["findings"] if f["check"] == "log_whole")
+    assert whole["result"] == "pass"
+    assert "Merkle inclusion right" in whole["detail"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_leaf_that_was_rewritten_in_the_database_keeps_a_check_from_support(
+    api, job_id, database
+):
+    before = check_of(api, job_id)
+    with database.write() as session:
+        session.execute(text("drop trigger log_entries_no_update"))
+        session.execute(text("update log_entries set leaf = replace(leaf, 'poisson', 'shuffle')"))
+    after = check_of(api, job_id)
+    assert (before["verdict"], after["verdict"]) == ("supported", "undetermined")
+    assert after["findings"][0]["check"] == "log_whole"
