@@ -13,11 +13,13 @@ from service import __version__
 from service.api import (
     accounting,
     bounds,
+    certificates,
     checks,
     datasets,
     health,
     keys,
     limits,
+    log,
     openapi,
     problem_pages,
     problems,
@@ -33,6 +35,7 @@ from service.operations.jobs import mark_dispatched
 from service.queue import CeleryQueue, celery_app
 from service.sealing import FileSealer
 from service.settings import Settings
+from service.signing import FileSigner
 
 _ROUTES: Final = (
     health,
@@ -42,6 +45,8 @@ _ROUTES: Final = (
     accounting,
     bounds,
     checks,
+    certificates,
+    log,
     training_jobs,
     problem_pages,
 )
@@ -66,6 +71,7 @@ def make_parts(settings: Settings) -> Parts:
         queue=CeleryQueue(celery_app(settings.broker_url), published=published),
         objects=FolderStore(settings.data_dir / "objects"),
         sealer=FileSealer(settings.data_dir / "sealed-log.key"),
+        signer=FileSigner(settings.data_dir / "signing.key"),
         calculator=Calculator(
             processes=settings.calculation_processes, timeout_s=settings.calculation_timeout_s
         ),
