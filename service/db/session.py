@@ -132,6 +132,9 @@ def _engine(url: str, *, pool_size: int) -> Engine:
         "keepalives_count": 3,
         "tcp_user_timeout": 20_000,
         "connect_timeout": 10,
+        # A process that is stopped inside a transaction (SIGSTOP, a frozen machine) keeps its
+        # locks; after this long the server takes them away, and nobody waits for ever.
+        "options": "-c idle_in_transaction_session_timeout=60s -c lock_timeout=30s",
     }
     return create_engine(
         parsed,
