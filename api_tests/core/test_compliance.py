@@ -217,7 +217,7 @@ def test_R18_a_log_with_an_open_end_needs_its_t_max():
     )
     assert judge(a_claim(stop_rule="output_dependent"), log).verdict == "undetermined"
     assert judge(a_claim(stop_rule="fixed_steps"), log).verdict == "supported"
-    assert judge(a_claim(), log).evidence_level == "logged"
+    assert judge(a_claim(), log).evidence_level == "declared"
 
 
 def test_R18_a_log_shorter_than_its_plan_is_claimed_at_the_plan():

@@ -6,7 +6,7 @@ import json
 import pytest
 from sqlalchemy import text
 
-from api_tests.http.test_checks import CLAIM, PARAMETERS
+from api_tests.http.test_checks import CLAIM, PARAMETERS, log
 from api_tests.http.test_conventions import DATASET, problem
 from api_tests.http.test_training_jobs import run, submit  # noqa: F401 - a fixture
 
@@ -64,6 +64,33 @@ def test_a_supported_check_of_a_job_is_certified(api, job_id, certificate):
     job = api.get(f"/v1/training-jobs/{job_id}").json()
     assert job["result"]["certificate_id"] == certificate["id"]
     assert [c["id"] for c in api.get("/v1/certificates").json()["data"]] == [certificate["id"]]
+
+
+def test_whoever_holds_a_certificate_may_ask_for_its_status(api, certificate):
+    url = certificate["statement"]["predicate"]["issuer"]["status_url"]
+    path = url.removeprefix("http://testserver")
+    assert api.client.get(path).json()["state"] == "valid"
+    api.post(f"/v1/certificates/{certificate['id']}/revoke", {"reason": "a test"})
+    assert api.client.get(path).json()["state"] == "revoked"
+    unknown = api.client.get("/v1/certificates/cert_none/status")
+    problem(unknown, 404, "NOT_FOUND")
+
+
+def test_the_spend_in_a_certificate_is_that_of_its_own_run(api, dataset, job_id):
+    gaussian = {"type": "gaussian", "noise_multiplier": 4.0}
+    check = check_of(api, job_id)
+    now = api.get(f"/v1/datasets/{dataset}/budget").json()["spent"]["epsilon"]
+    later = api.post("/v1/reservations", {"dataset_ids": [dataset], "mechanism": gaussian}).json()
+    api.post(f"/v1/reservations/{later['id']}/settle", {})
+    budget = issued(api, check["id"])["statement"]["predicate"]["budget"]
+    assert (budget["spent_before"], budget["spent_after"]) == ("0", now)
+
+
+def test_a_log_that_was_only_sent_along_is_not_certified(api):
+    check = api.post("/v1/compliance-checks", {"claim": CLAIM, "subject": log(3)}).json()
+    assert (check["verdict"], check["evidence_level"]) == ("supported", "declared")
+    answer = api.post("/v1/certificates", {"check_id": check["id"]})
+    problem(answer, 409, "SUBJECT_NOT_KEPT")
 
 
 def test_a_job_shows_no_certificate_before_there_is_one(api, job_id):

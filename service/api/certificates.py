@@ -16,6 +16,7 @@ from service.operations.owned import get_owned, owned
 from service.schemas.certificates import (
     Certificate,
     CertificateCreate,
+    CertificateStatus,
     DsseEnvelope,
     RevocationRequest,
     Verification,
@@ -74,6 +75,16 @@ def get_certificate(certificate_id: str, caller: AnyKey) -> Response:
         ),
         shape=lambda shown: _shape(shown.row),
     )
+
+
+@router.get("/{certificate_id}/status")
+def get_status(
+    certificate_id: str, parts: Annotated[Parts, Depends(parts_of)]
+) -> CertificateStatus:
+    """Whether a certificate holds now; no key needed, for whoever was given the certificate."""
+    with parts.database.read() as session:
+        state = certificates.status(session, certificate_id, now=datetime.now(UTC))
+    return CertificateStatus(id=certificate_id, state=state)
 
 
 @router.get(

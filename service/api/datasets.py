@@ -150,8 +150,8 @@ def _shape(row: tables.Dataset) -> Dataset:
 def _budget(account: tables.Account, last: tables.LedgerEntry | None) -> Budget:
     terms = accounts.terms_of(account)
     balance = accounts.balance_of(account)
-    fits = None
-    if last is not None and last.mechanism is not None:
+    fits = None if account.state == "open" else 0
+    if account.state == "open" and last is not None and last.mechanism is not None:
         charge = ledger.price(from_json(last.mechanism), terms)
         fits = ledger.fits(ledger.caps(terms), balance, charge)
     return Budget(

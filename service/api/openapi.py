@@ -54,7 +54,11 @@ _ANSWERS: Final = {
     "428": "If-Match is missing.",
     "503": "A part is away; try again.",
 }
-_WITHOUT_KEY: Final = ("/v1/meta", "/v1/certificates/verify")
+_WITHOUT_KEY: Final = (
+    "/v1/meta",
+    "/v1/certificates/verify",
+    "/v1/certificates/{certificate_id}/status",
+)
 _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
     "in": "header",

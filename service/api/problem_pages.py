@@ -12,8 +12,8 @@ from service.core.errors import NotFound
 MEANINGS: Final = {
     "ACCOUNTANT_NUMERICAL_FAILURE": "The accountant that was asked for failed on these numbers. "
     "Use the accountant auto, which is ours and certified.",
-    "ACCOUNT_OVERDRAWN": "More was spent than the budget's cap: nothing is certified on it any "
-    "more (R13).",
+    "ACCOUNT_OVERDRAWN": "More ran than was reserved, or more was spent than the cap: nothing is "
+    "certified on this budget any more",
     "ALREADY_SETTLED": "The reservation has been settled; a settlement is final.",
     "BAD_JSON": "The body is not JSON in UTF-8, or is nested too deep.",
     "BAD_TEXT": "A text holds a NUL character or half of a surrogate pair.",
@@ -66,6 +66,8 @@ MEANINGS: Final = {
     "SIGNING_KEY_REVOKED": "The installation's signing key was revoked: its operator has to "
     "rotate it (python -m service rotate-signing-key).",
     "STEP_ALREADY_RECORDED": "This step was recorded before, with other values.",
+    "SUBJECT_NOT_KEPT": "The service does not keep what this check was about, so a certificate "
+    "of it could not be verified.",
     "TARGET_UNREACHABLE": "No noise multiplier, or no number of steps, reaches the target.",
     "UNAUTHENTICATED": "Send Authorization: Bearer with a good API key.",
     "UNAVAILABLE": "A part is away for the moment; nothing was changed. Try again.",

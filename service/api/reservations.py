@@ -162,10 +162,12 @@ def shape_reservation(row: tables.Reservation) -> Reservation:
 def _charge(holding: tables.HoldingRow) -> Charge:
     terms = accounts.terms_of(holding.account)
     epsilon = ledger.spent_epsilon(terms, tuple(holding.reserved))
+    spent = ledger.spent_epsilon(terms, tuple(holding.posted))
     return Charge(
         dataset_id=holding.account.dataset_id,
         account_id=holding.account_id,
         epsilon=None if epsilon is None else format(epsilon, "f"),
+        spent=None if spent is None else format(spent, "f"),
     )
 
 

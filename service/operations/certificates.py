@@ -27,9 +27,9 @@ from service.core.certificate import (
 )
 from service.core.checkpoint import Malformed
 from service.core.credentials import Principal
-from service.core.errors import Conflict
+from service.core.errors import Conflict, NotFound
 from service.core.jobs import TERMINAL
-from service.db.ids import new_id
+from service.db.ids import is_id, new_id
 from service.db.tables import Certificate, CertificateEnding, ComplianceCheck, Job
 from service.operations import log, predicates, signing_keys
 from service.operations.accounts import lock_accounts_by_id
@@ -95,8 +95,9 @@ def issue(
 
     Raises:
         NotFound: no such check or certificate.
-        Conflict: CHECK_NOT_SUPPORTED; CHECK_SEALED; NOT_SETTLED; ACCOUNT_OVERDRAWN;
-            LOG_INCOMPLETE; CERTIFICATE_EXISTS; CERTIFICATE_ENDED; SIGNING_KEY_REVOKED.
+        Conflict: SUBJECT_NOT_KEPT; CHECK_NOT_SUPPORTED; CHECK_SEALED; NOT_SETTLED;
+            ACCOUNT_OVERDRAWN; LOG_INCOMPLETE; CERTIFICATE_EXISTS; CERTIFICATE_ENDED;
+            SIGNING_KEY_REVOKED.
     """
     check = get_check(session, principal, check_id=check_id)
     _check_verdict(check)
@@ -151,6 +152,18 @@ def state_of(row: Certificate, *, now: datetime) -> State:
     if row.ending is not None:
         return cast("State", row.ending.state)
     return "valid" if now <= row.expires_at else "expired"
+
+
+def status(session: Session, certificate_id: str, *, now: datetime) -> State:
+    """What a certificate of any tenant is now: its id is known to whoever holds it.
+
+    Raises:
+        NotFound: there is no such certificate.
+    """
+    row = session.get(Certificate, certificate_id) if is_id(certificate_id) else None
+    if row is None:
+        raise NotFound(f"There is no {certificate_id!r} here.")
+    return state_of(row, now=now)
 
 
 def examine(session: Session, envelope: bytes, *, signer: Signer, now: datetime) -> Examined:
@@ -274,6 +287,12 @@ def _store(
 
 
 def _check_verdict(check: ComplianceCheck) -> None:
+    if check.subject["type"] == "log":
+        raise Conflict(
+            "A log that was only sent along is not kept, so nobody could verify its certificate. "
+            "Certify a job, or stated parameters.",
+            code="SUBJECT_NOT_KEPT",
+        )
     if check.report["visibility"] != "public":
         raise Conflict(
             "This check examined sealed data: a certificate would tell its outcome. Make the "

@@ -31,7 +31,7 @@ from service.db.tables import (
     Reservation,
 )
 from service.operations import log
-from service.operations.accounts import balance_of, terms_of
+from service.operations.accounts import terms_of
 from service.operations.job_states import chunks_of
 from service.operations.jobs import LOG_NAME
 from service.sealing import Sealer
@@ -201,7 +201,7 @@ def _common(check: ComplianceCheck, *, case: Issue) -> Predicate:
             "key_id": case.key_id,
             "issued_at": _time(case.issued_at),
             "valid_until": _time(case.valid_until),
-            "status_url": f"{case.issuer}/v1/certificates/{case.certificate_id}",
+            "status_url": f"{case.issuer}/v1/certificates/{case.certificate_id}/status",
             "supersedes": case.supersedes,
         },
     }
@@ -247,9 +247,8 @@ def _dataset(account: Account, *, sealer: Sealer) -> dict[str, Any]:
 
 
 def _budget(session: Session, account: Account, reservation: Reservation) -> dict[str, Any]:
-    terms, balance = terms_of(account), balance_of(account)
-    held = session.get_one(HoldingRow, (reservation.id, account.id))
-    before = ledger.subtract(balance.posted, tuple(held.posted))
+    terms = terms_of(account)
+    first, last = _entries_between(session, account, reservation)
     adjustments = session.scalar(
         select(func.count())
         .select_from(LedgerEntry)
@@ -259,12 +258,34 @@ def _budget(session: Session, account: Account, reservation: Reservation) -> dic
         "account_id": account.id,
         "reservation_id": reservation.id,
         "cap": {"epsilon": account.epsilon, "delta": account.delta},
-        "spent_before": plain(ledger.spent_epsilon(terms, before)),
-        "spent_after": plain(ledger.spent_epsilon(terms, balance.posted)),
+        "spent_before": plain(ledger.spent_epsilon(terms, _posted(session, account, first - 1))),
+        "spent_after": plain(ledger.spent_epsilon(terms, _posted(session, account, last))),
         "renewal": "new_block",
         "adjustments": adjustments or 0,
         "overdrawn": account.state == "overdrawn",
     }
+
+
+def _entries_between(
+    session: Session, account: Account, reservation: Reservation
+) -> tuple[int, int]:
+    """The sequence numbers of the reservation's first and last entry on the account."""
+    query = select(func.min(LedgerEntry.sequence), func.max(LedgerEntry.sequence)).where(
+        LedgerEntry.account_id == account.id, LedgerEntry.reservation_id == reservation.id
+    )
+    first, last = session.execute(query).one()
+    return first, last
+
+
+def _posted(session: Session, account: Account, sequence: int) -> ledger.Amounts:
+    """What the account had posted after its entry of this number: whenever it is asked."""
+    query = select(LedgerEntry.posted_change).where(
+        LedgerEntry.account_id == account.id, LedgerEntry.sequence <= sequence
+    )
+    total = ledger.opening_balance(terms_of(account)).posted
+    for change in session.scalars(query):
+        total = ledger.add(total, tuple(change))
+    return total
 
 
 def _time(value: datetime) -> str:

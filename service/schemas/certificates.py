@@ -24,6 +24,14 @@ class CertificateCreate(Wire):
     validate_only: bool = False
 
 
+class CertificateStatus(Wire):
+    """What a certificate is now."""
+
+    object: Literal["certificate_status"] = "certificate_status"
+    id: str
+    state: Literal["valid", "expired", "revoked", "superseded"]
+
+
 class RevocationRequest(Wire):
     """Why a certificate does not hold."""
 

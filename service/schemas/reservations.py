@@ -25,7 +25,12 @@ class Charge(Wire):
 
     dataset_id: str
     account_id: str
-    epsilon: Annotated[str | None, Field(description="Alone, at the account's delta.")]
+    epsilon: Annotated[
+        str | None, Field(description="What was reserved, alone, at the account's delta.")
+    ]
+    spent: Annotated[
+        str | None, Field(description="What of it is posted for good, alone; null is unbounded.")
+    ]
 
 
 class Reservation(Wire):
