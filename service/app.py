@@ -22,6 +22,7 @@ from service.api import (
     problem_pages,
     problems,
     reservations,
+    runs,
     training_jobs,
 )
 from service.api.deps import Parts
@@ -42,6 +43,7 @@ _ROUTES: Final = (
     accounting,
     bounds,
     checks,
+    runs,
     training_jobs,
     problem_pages,
 )

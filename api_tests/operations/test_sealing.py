@@ -93,13 +93,13 @@ def test_a_stored_chunk_gives_its_records_back_to_the_bit(tmp_path_factory, firs
     root = tmp_path_factory.mktemp("store")
     given_ = uploads(first, noise)
     store, sealer = FolderStore(root), FileSealer(root / "key")
-    chunk = log_chunks.store(given_, job_id="job_1", objects=store, sealer=sealer)
+    chunk = log_chunks.store(given_, subject_id="job_1", objects=store, sealer=sealer)
     assert (chunk.first_step, chunk.end_step) == (first, first + len(noise))
     back = log_chunks.records_of(store, chunk.released_object)
     assert back == tuple(upload.record for upload in given_)
     assert chunk.sealed_object is not None
     rows = log_chunks.sealed_lines(
-        store, chunk.sealed_object, job_id="job_1", first_step=first, sealer=sealer
+        store, chunk.sealed_object, subject_id="job_1", first_step=first, sealer=sealer
     )
     wanted = [upload.sealed["noise_norm"] for upload in given_ if upload.sealed]
     assert [row["sealed.noise_norm"] for row in rows] == wanted
@@ -108,7 +108,7 @@ def test_a_stored_chunk_gives_its_records_back_to_the_bit(tmp_path_factory, firs
 def test_records_without_sealed_parts_make_no_sealed_object(tmp_path):
     plain = [Upload(record=u.record) for u in uploads(0, [1.0, 2.0])]
     store, sealer = FolderStore(tmp_path), FileSealer(tmp_path / "key")
-    chunk = log_chunks.store(plain, job_id="job_1", objects=store, sealer=sealer)
+    chunk = log_chunks.store(plain, subject_id="job_1", objects=store, sealer=sealer)
     assert chunk.sealed_object is None
 
 
@@ -117,12 +117,12 @@ def test_a_sealed_field_of_two_types_is_not_stored_half(tmp_path):
     bad[1] = Upload(record=bad[1].record, sealed={"noise_norm": "text"})
     store, sealer = FolderStore(tmp_path), FileSealer(tmp_path / "key")
     with pytest.raises(OSError, match="no columns"):
-        log_chunks.store(bad, job_id="job_1", objects=store, sealer=sealer)
+        log_chunks.store(bad, subject_id="job_1", objects=store, sealer=sealer)
 
 
 def test_a_damaged_object_is_refused(tmp_path):
     store, sealer = FolderStore(tmp_path), FileSealer(tmp_path / "key")
-    chunk = log_chunks.store(uploads(0, [1.0]), job_id="job_1", objects=store, sealer=sealer)
+    chunk = log_chunks.store(uploads(0, [1.0]), subject_id="job_1", objects=store, sealer=sealer)
     digest = chunk.released_object
     path = tmp_path / digest[:2] / digest[2:]
     path.write_bytes(path.read_bytes()[:-1] + b"x")
