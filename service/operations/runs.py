@@ -259,7 +259,7 @@ def _executed(found: Sequence[replay.Run]) -> Event | None:
 
 
 def _end(session: Session, run: Run, state: str) -> None:
-    run.state = state
-    run.ended_at = database_now(session)
+    now = database_now(session)
+    run.state, run.ended_at = state, now
     run.version += 1
     session.flush()
