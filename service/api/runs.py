@@ -14,6 +14,7 @@ from service.api.noise_logs import answer_noise_log, answer_sealed_log
 from service.api.step_lines import parse_steps, read_lines
 from service.api.strict import StrictRoute
 from service.core import replay
+from service.core.errors import Unavailable
 from service.core.events import Event, from_json
 from service.db import tables
 from service.operations import run_logs, runs
@@ -150,7 +151,10 @@ def _log(caller: Caller, run_id: str, body: bytes) -> StepsAccepted:
                 run_logs.record(session, caller.principal, growth)
         return growth
 
-    growth = _again_if_outrun(once)
+    try:
+        growth = _again_if_outrun(once)
+    except OSError as error:  # a full disk: nothing of this upload was acknowledged
+        raise Unavailable("The store did not take the records; send them again.") from error
     return StepsAccepted(
         run_id=run_id,
         accepted=growth.accepted,
