@@ -11,7 +11,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
@@ -103,7 +103,8 @@ def lines(
     """The releasable records of a log as JSON objects, absent fields left out."""
     stored = chain.from_iterable(records_of(objects, digest) for digest in digests)
     for record in chain(stored, tail):
-        yield {name: value for name, value in asdict(record).items() if value is not None}
+        fields = ((name, getattr(record, name)) for name in _SCHEMA.names)
+        yield {name: value for name, value in fields if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +208,9 @@ def _released(uploads: Sequence[Upload]) -> bytes:
 
 
 def _table(records: Iterable[StepRecord]) -> pa.Table:
-    return pa.Table.from_pylist([asdict(record) for record in records], schema=_SCHEMA)
+    rows = list(records)
+    found = {name: [getattr(row, name) for row in rows] for name in _SCHEMA.names}
+    return pa.table(found, schema=_SCHEMA)
 
 
 def _nothing_hidden(uploads: Sequence[Upload]) -> bool:

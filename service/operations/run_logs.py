@@ -13,7 +13,7 @@ uploads: whoever has the records can compute it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -31,6 +31,9 @@ from service.operations.logged_reservations import keep_alive
 from service.operations.noise_chunks import append_chunk, chunks_of, last_chunk
 from service.operations.owned import get_owned
 from service.operations.vault import Vault
+
+#: A tail of more batches than this becomes one: uploads of a single step stay cheap.
+_MAX_BATCHES: Final = 32
 
 
 class Outrun(Conflict):
@@ -84,6 +87,7 @@ class Growth:
         accepted, duplicates: how many records are new, and how many were there.
         chunks: full chunks, their objects stored.
         batch: the new records after the last full chunk; None if there are none.
+        replaces_tail: the chunks or the batch hold all records of the tail so far.
         head: the head of the log then.
     """
 
@@ -94,6 +98,7 @@ class Growth:
     duplicates: int
     chunks: tuple[StoredChunk, ...] = ()
     batch: RunBatch | None = None
+    replaces_tail: bool = False
     head: str | None = None
 
 
@@ -154,6 +159,8 @@ def record(session: Session, principal: Principal, growth: Growth) -> Run:
         raise Outrun("Another upload was recorded first; send this one again.")
     keep_alive(session, principal, reservation_id=run.reservation_id)
     append_chunks(session, run, growth.chunks, now=database_now(session))
+    if growth.replaces_tail:
+        session.execute(delete(RunBatch).where(RunBatch.run_id == run.id))
     if growth.batch is not None:
         session.add(growth.batch)
     run.next_step = growth.next_step
@@ -240,7 +247,8 @@ def _grown(run: Run, tail: Tail, accepted: noise_log.Accepted, *, vault: Vault) 
     base = tail.next_step - sum(batch.end_step - batch.first_step for batch in tail.batches)
     chunks: list[StoredChunk] = []
     previous, rest = tail.previous, list(fresh)
-    if accepted.next_step - base >= CHUNK_STEPS:
+    replaces_tail = accepted.next_step - base >= CHUNK_STEPS or len(tail.batches) >= _MAX_BATCHES
+    if replaces_tail:
         rest = [*tail.uploads(vault, run_id=run.id), *fresh]
     while len(rest) >= CHUNK_STEPS:
         stored = log_chunks.store(
@@ -251,7 +259,7 @@ def _grown(run: Run, tail: Tail, accepted: noise_log.Accepted, *, vault: Vault) 
         rest = rest[CHUNK_STEPS:]
     batch = _batch(run.id, rest, vault=vault) if rest else None
     parts = [] if batch is None else list(runs_of(batch.summary))
-    if not chunks:
+    if not replaces_tail:
         parts = [*tail.runs, *parts]
     head = seal(replay.merged(parts), previous=previous).link if parts else previous
     return Growth(
@@ -262,6 +270,7 @@ def _grown(run: Run, tail: Tail, accepted: noise_log.Accepted, *, vault: Vault) 
         duplicates=accepted.duplicates,
         chunks=tuple(chunks),
         batch=batch,
+        replaces_tail=replaces_tail,
         head=head,
     )
 
