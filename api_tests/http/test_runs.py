@@ -198,14 +198,20 @@ def test_the_head_depends_on_the_records_alone(api, database, lengths, overlap, 
         assert session.scalars(select(RunBatch).where(RunBatch.run_id == run["id"])).all() == []
 
 
-def test_one_step_at_a_time_makes_one_object(api, tmp_path):
+def test_one_step_at_a_time_makes_one_object_and_few_rows(api, database, tmp_path):
     run = begin(api)
-    for step in range(30):
+    for step in range(80):
         logged(api, run["id"], [record(step, sealed={"noise_norm": 1.5 * step})])
     assert not list((tmp_path / "objects").rglob("??/*"))
+    with database.read() as session:
+        assert len(session.scalars(select(RunBatch)).all()) <= 33
+    sealed = api.get(f"/v1/runs/{run['id']}/sealed-log").text
     completed(api, run["id"])
     assert len(list((tmp_path / "objects").rglob("??/*"))) == 2  # one released, one sealed
-    assert read_log(api, run["id"]) == records(0, 30)
+    assert read_log(api, run["id"]) == records(0, 80)
+    norms = [json.loads(line)["sealed"]["noise_norm"] for line in sealed.splitlines()]
+    assert norms == [1.5 * step for step in range(80)]
+    assert api.get(f"/v1/runs/{run['id']}/sealed-log").text == sealed
 
 
 def test_epochs_are_logged_and_read_back(api):
