@@ -19,6 +19,7 @@ from service.objects import FolderStore
 from service.operations.keys import create_first_key
 from service.sealing import FileSealer
 from service.settings import Settings
+from service.signing import FileSigner
 from service.telemetry import configure_logging
 
 
@@ -90,6 +91,7 @@ def client(
         queue=queue,
         objects=FolderStore(tmp_path / "objects"),
         sealer=FileSealer(tmp_path / "sealed-log.key"),
+        signer=FileSigner(tmp_path / "signing.key"),
         calculator=calculator,
     )
     with TestClient(serve_with(parts), raise_server_exceptions=False) as made:

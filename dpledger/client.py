@@ -278,6 +278,48 @@ class Client:
         body = {"claim": dict(claim), "subject": dict(subject)}
         return self._to.post("/v1/compliance-checks", body)
 
+    # Certificates and the log
+
+    def certify(self, check_id: str, **fields: Any) -> Json:
+        """Issue a certificate on a supported check."""
+        return self._to.post("/v1/certificates", {"check_id": check_id, **fields})
+
+    def certificate(self, certificate_id: str) -> Json:
+        """One certificate."""
+        return self._to.get(f"/v1/certificates/{certificate_id}")
+
+    def certificates(self) -> Iterator[Json]:
+        """All certificates of the tenant."""
+        return self._to.pages("/v1/certificates")
+
+    def revoke_certificate(self, certificate_id: str, *, reason: str) -> Json:
+        """Say that a certificate does not hold."""
+        return self._to.post(f"/v1/certificates/{certificate_id}/revoke", {"reason": reason})
+
+    def bundle(self, certificate_id: str, *, to: Path) -> Path:
+        """Save what verifies a certificate offline under the path ``to``."""
+        path = f"/v1/certificates/{certificate_id}/bundle"
+        to.write_bytes(self._to.send("GET", path, headers={"Accept": "*/*"}).content)
+        return to
+
+    def signing_keys(self) -> Json:
+        """The service's list of public signing keys."""
+        return self._to.get("/.well-known/dpledger-keys.json")
+
+    def log_entries(self, *, after: int | None = None) -> Iterator[Json]:
+        """The leaves of the log, oldest first, from the one after the index ``after`` on."""
+        params = {"limit": 100} | ({} if after is None else {"after": str(after)})
+        return self._to.pages("/v1/log/entries", params=params)
+
+    def checkpoint(self) -> str:
+        """The log's newest signed checkpoint."""
+        headers = {"Accept": "text/plain"}
+        return self._to.send("GET", "/v1/log/checkpoint", headers=headers).text
+
+    def consistency_proof(self, *, old: int, new: int) -> Json:
+        """Proof that the log of ``old`` leaves is the beginning of that of ``new``."""
+        return self._to.get("/v1/log/proofs/consistency", params={"from": old, "to": new})
+
     # Pure calculations: /v1/accounting/… and /v1/bounds/…
 
     def account(self, what: str, **body: Any) -> Json:

@@ -1,4 +1,4 @@
-"""``python -m service serve | migrate | bootstrap``: the gateway's own verbs."""
+"""``python -m service serve | migrate | bootstrap | …-signing-key``: the gateway's own verbs."""
 
 import argparse
 import contextlib
@@ -16,8 +16,10 @@ from service.app import make_app
 from service.db.migrations.run import migrate
 from service.db.session import Database
 from service.db.tables import ApiKey
+from service.operations import signing_keys
 from service.operations.keys import create_first_key
 from service.settings import Settings
+from service.signing import FileSigner
 from service.telemetry import configure_logging
 
 
@@ -30,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     serve.add_argument("--port", type=int, default=8000)
     verbs.add_parser("migrate", help="bring the database to this version's tables")
     verbs.add_parser("bootstrap", help="make the first key, once, in <data_dir>/admin-key")
+    verbs.add_parser("rotate-signing-key", help="sign with a fresh key from now on")
+    revocation = verbs.add_parser("revoke-signing-key", help="nothing it ever signed counts")
+    revocation.add_argument("key_id")
+    revocation.add_argument("--reason", required=True)
     options = parser.parse_args(arguments)
     settings = Settings()
     configure_logging(settings.log_level)
@@ -38,10 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     database = Database(settings.database_url, pool_size=2)
     try:
-        if options.verb == "migrate":
-            migrate(database)
-        else:
-            bootstrap(database, key_file=settings.data_dir / "admin-key")
+        match options.verb:
+            case "migrate":
+                migrate(database)
+            case "bootstrap":
+                bootstrap(database, key_file=settings.data_dir / "admin-key")
+            case "rotate-signing-key":
+                with database.write() as session:
+                    signer = FileSigner(settings.data_dir / "signing.key")
+                    sys.stdout.write(f"{signing_keys.rotate(session, signer)}\n")
+            case _:
+                with database.write() as session:
+                    signing_keys.revoke(session, key_id=options.key_id, reason=options.reason)
     finally:
         database.close()
     return 0

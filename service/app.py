@@ -13,11 +13,13 @@ from service import __version__
 from service.api import (
     accounting,
     bounds,
+    certificates,
     checks,
     datasets,
     health,
     keys,
     limits,
+    log,
     openapi,
     problem_pages,
     problems,
@@ -34,6 +36,7 @@ from service.operations.jobs import mark_dispatched
 from service.queue import CeleryQueue, celery_app
 from service.sealing import FileSealer
 from service.settings import Settings
+from service.signing import FileSigner
 
 _ROUTES: Final = (
     health,
@@ -44,6 +47,8 @@ _ROUTES: Final = (
     bounds,
     checks,
     runs,
+    certificates,
+    log,
     training_jobs,
     problem_pages,
 )
@@ -68,6 +73,7 @@ def make_parts(settings: Settings) -> Parts:
         queue=CeleryQueue(celery_app(settings.broker_url), published=published),
         objects=FolderStore(settings.data_dir / "objects"),
         sealer=FileSealer(settings.data_dir / "sealed-log.key"),
+        signer=FileSigner(settings.data_dir / "signing.key"),
         calculator=Calculator(
             processes=settings.calculation_processes, timeout_s=settings.calculation_timeout_s
         ),

@@ -1,8 +1,10 @@
 """The main path and its faults with real processes: nothing here is faked."""
 
+import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import tempfile
 import time
 from pathlib import Path
@@ -70,6 +72,23 @@ def database(site: Installation):
 @pytest.fixture
 def broker(site: Installation) -> Celery:
     return celery_app(site.environment["DPLEDGER_BROKER_URL"])
+
+
+def stop_between_transactions(pid: int, site: Installation) -> None:
+    """Stop a process while it holds no lock: SQLite has one, and its holder stops everybody."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        with contextlib.closing(
+            sqlite3.connect(site.data / "dpledger.db", timeout=2, isolation_level=None)
+        ) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE").close()
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.05)
+            else:
+                connection.execute("ROLLBACK").close()
+                return
 
 
 def submit(site, dataset, *, mechanism=None, **fields):
@@ -189,10 +208,12 @@ def test_a_supervisor_that_sleeps_through_its_lease_changes_nothing_when_it_wake
     job_id = submit(site, dataset, mechanism=LONG, limits={"lease_steps": 50})
     until_recording(site, job_id)
     (supervisor,) = site.children("worker")
-    os.kill(supervisor, signal.SIGSTOP)
-    job = until_ended(site, job_id)
-    assert (job["state"], job["error"]["code"]) == ("failed", "WORKER_LOST")
-    os.kill(supervisor, signal.SIGCONT)
+    stop_between_transactions(supervisor, site)
+    try:
+        job = until_ended(site, job_id)
+        assert (job["state"], job["error"]["code"]) == ("failed", "WORKER_LOST")
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
     wait_until(lambda: site.pids("workers.trainer", job_id) == [], within_s=60)
     assert get(site, job_id).json() == job
     check_the_charge(database, job_id)

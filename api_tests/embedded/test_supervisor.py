@@ -43,9 +43,11 @@ import os, pathlib
 path = pathlib.Path(os.environ["DPLEDGER_DATA_DIR"], "admin-key")
 path.exists() or path.write_text("dpl_test")
 """
+# SIGHUP as a terminal leaves it: whoever runs the tests may have it ignored (nohup).
 UP = """
-import os, pathlib, sys
+import os, pathlib, signal, sys
 from service.embedded import Commands, up
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 run = lambda code, *rest: (sys.executable, "-c", code, *rest)
 gateway, worker, sweeper, migrate, bootstrap, data_dir, port = sys.argv[1:]
 commands = Commands(

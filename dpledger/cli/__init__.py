@@ -6,7 +6,7 @@ running), and, as usual, a command line that makes no sense; 3 refuted; 4 cancel
 
 import sys
 
-from dpledger.cli import calc, datasets, jobs, keys, server
+from dpledger.cli import calc, certificates, datasets, jobs, keys, server
 from dpledger.cli.console import errors, make_app
 from dpledger.errors import ClientError
 
@@ -15,6 +15,9 @@ app.command()(server.up)
 app.command()(server.demo)
 app.command()(server.version)
 app.command()(jobs.check)
+app.command()(certificates.verify)
+app.add_typer(certificates.app, name="certificates")
+app.add_typer(certificates.audit, name="audit")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(calc.calc, name="calc")

@@ -28,6 +28,7 @@ from service.operations.reservations import BudgetRefused
 from service.queue import JobQueue
 from service.sealing import Sealer
 from service.settings import Settings
+from service.signing import Signer
 
 _MAX_KEY: Final = 255
 
@@ -60,6 +61,7 @@ class Parts:
     queue: JobQueue
     objects: ObjectStore
     sealer: Sealer
+    signer: Signer
     calculator: Calculator
 
 

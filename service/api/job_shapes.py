@@ -7,6 +7,7 @@ from sqlalchemy.orm import object_session
 
 from service.core.jobs import TERMINAL, JobState
 from service.db import tables
+from service.operations import certificates
 from service.schemas import jobs as wire
 
 
@@ -87,6 +88,10 @@ def _progress(row: tables.Job) -> wire.Progress:
 def _result(row: tables.Job) -> wire.Result | None:
     if row.epsilon is None:
         return None
+    session = object_session(row)
+    assert session is not None, "shaped inside its session"
     return wire.Result(
-        metrics=row.metrics or {}, epsilon=wire.ResultEpsilon.model_validate(row.epsilon)
+        metrics=row.metrics or {},
+        epsilon=wire.ResultEpsilon.model_validate(row.epsilon),
+        certificate_id=certificates.of_job(session, row),
     )

@@ -54,6 +54,7 @@ _ANSWERS: Final = {
     "428": "If-Match is missing.",
     "503": "A part is away; try again.",
 }
+_WITHOUT_KEY: Final = ("/v1/meta", "/v1/certificates/verify")
 _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -121,7 +122,7 @@ def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
             if not path.startswith("/v1/"):
                 operation["security"] = []
                 continue
-            operation["security"] = [] if path == "/v1/meta" else [{"apiKey": []}]
+            operation["security"] = [] if path in _WITHOUT_KEY else [{"apiKey": []}]
             if method == "post":
                 operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
             if method == "patch":

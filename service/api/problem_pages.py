@@ -12,12 +12,21 @@ from service.core.errors import NotFound
 MEANINGS: Final = {
     "ACCOUNTANT_NUMERICAL_FAILURE": "The accountant that was asked for failed on these numbers. "
     "Use the accountant auto, which is ours and certified.",
+    "ACCOUNT_OVERDRAWN": "More was spent than the budget's cap: nothing is certified on it any "
+    "more (R13).",
     "ALREADY_SETTLED": "The reservation has been settled; a settlement is final.",
     "BAD_JSON": "The body is not JSON in UTF-8, or is nested too deep.",
     "BAD_TEXT": "A text holds a NUL character or half of a surrogate pair.",
     "BODY_TOO_LARGE": "Send a smaller body; the limit stands in the message.",
     "CALCULATION_TOO_LONG": "No certified answer was found within the time limit.",
     "CANCEL_REQUESTED": "The job is being cancelled and starts nothing new.",
+    "CERTIFICATE_ENDED": "The certificate was revoked or superseded; that is final.",
+    "CERTIFICATE_EXISTS": "The check is certified already. Name that certificate in supersedes "
+    "to renew it.",
+    "CHECK_NOT_SUPPORTED": "Only a check with the verdict supported can be certified. Its "
+    "strongest_supported_claim says what would be.",
+    "CHECK_SEALED": "The check examined sealed data, and a certificate would tell its outcome to "
+    "everybody. Make the same check without examine_sealed.",
     "CONFLICT": "The present state of the object forbids the request.",
     "DATASET_EXISTS": "This tenant has a dataset with the same fingerprint already: one set of "
     "records has one budget, whatever it is called.",
@@ -34,7 +43,8 @@ MEANINGS: Final = {
     "LEASE_EXCEEDS_RESERVATION": "More steps were asked for than the reservation has left.",
     "LEASE_FENCED": "Another lease was given since; the holder of this token has lost the run.",
     "LOG_BUSY": "Other uploads to the same run were recorded first; send this one again.",
-    "LOG_INCOMPLETE": "The noise log does not show every step of the run.",
+    "LOG_INCOMPLETE": "The log does not show the whole run, so nothing rests on it.",
+    "MALFORMED": "The text does not have the form that it should have.",
     "METHOD_NOT_ALLOWED": "The path exists, the method does not.",
     "MIGRATION_PENDING": "The database is older than the service: run its migrations.",
     "MISSING_FIELD": "A required field is missing.",
@@ -58,6 +68,8 @@ MEANINGS: Final = {
     "says what is charged.",
     "RUN_ENDED": "The run is completed or abandoned; its log is closed and its charge is final.",
     "SEQUENCE_GAP": "Step records must follow each other without a gap.",
+    "SIGNING_KEY_REVOKED": "The installation's signing key was revoked: its operator has to "
+    "rotate it (python -m service rotate-signing-key).",
     "STEP_ALREADY_RECORDED": "This step was recorded before, with other values.",
     "TARGET_UNREACHABLE": "No noise multiplier, or no number of steps, reaches the target.",
     "UNAUTHENTICATED": "Send Authorization: Bearer with a good API key.",

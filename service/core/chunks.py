@@ -81,6 +81,22 @@ def leaf(chunk: Chunk) -> dict[str, Any]:
     }
 
 
+def parameters(found: Sequence[Run]) -> dict[str, Any]:
+    """A few numbers about a chunk, of one size however often its parameters change.
+
+    They are for people: what binds the records is their digest.
+    """
+    records = [run.record for run in found]
+    noise = [record.noise_multiplier for record in records]
+    rates = [record.sampling_rate for record in records]
+    return {
+        "runs": len(found),
+        "samplers": sorted({record.sampler for record in records}),
+        "noise_multiplier": {"min": min(noise), "max": max(noise)},
+        "sampling_rate": {"min": min(rates), "max": max(rates)},
+    }
+
+
 def runs_of(summary: Sequence[Mapping[str, Any]]) -> tuple[Run, ...]:
     """The runs of equal records of a stored leaf: what ``leaf`` wrote as its summary."""
     found: list[Run] = []

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special  # pyright: ignore[reportMissingTypeStubs]
 
 ALPHA: Final = 1e-6
 TESTS: Final = 6
@@ -104,9 +104,7 @@ def _batch_mean(
         chosen = realized[rate == q]
         draws = record_count * len(chosen)
         total = int(chosen.sum())
-        p = _two_sided(
-            float(stats.binom.cdf(total, draws, q)), float(stats.binom.sf(total - 1, draws, q))
-        )
+        p = _two_sided(*_binomial_tails(total, draws, float(q)))
         if p <= worst:
             worst = p
             seen = chosen.mean() / record_count
@@ -129,8 +127,8 @@ def _batch_dispersion(
     spread = float((2 + (1 - 6 * q * (1 - q)) / variance).sum())
     shape, scale = count**2 / spread, spread / count
     p = _two_sided(
-        float(stats.gamma.cdf(total, shape, scale=scale)),
-        float(stats.gamma.sf(total, shape, scale=scale)),
+        float(special.gammainc(shape, total / scale)),
+        float(special.gammaincc(shape, total / scale)),
     )
     detail = f"variance {total / count:.6g} times that of Binomial(n, q), p = {p:.3g}"
     return Outcome(name="batch_dispersion", fits=p >= _EACH, detail=detail)
@@ -145,21 +143,21 @@ def _batch_constant(
         return Outcome(name="batch_constant", fits=True, detail="batch sizes vary")
     # All equal to the first: the others each hit one value, of chance at most the mode's.
     q = rate[drawn]
-    mode = stats.binom.pmf(np.floor((record_count + 1) * q), record_count, q)
-    log_p = float(np.log(mode[1:]).sum())
+    log_mode = _log_binomial_mass(np.floor((record_count + 1) * q), record_count, q)
+    log_p = float(log_mode[1:].sum())
     detail = f"every batch has {int(sizes[0])} records, p ≤ {math.exp(max(log_p, -700)):.3g}"
     return Outcome(name="batch_constant", fits=log_p >= math.log(_EACH), detail=detail)
 
 
 def _noise_scale(squares: NDArray[np.float64], dimension: int) -> Outcome:
     total, freedom = float(squares.sum()), dimension * len(squares)
-    p = _two_sided(float(stats.chi2.cdf(total, freedom)), float(stats.chi2.sf(total, freedom)))
+    p = _two_sided(float(special.chdtr(freedom, total)), float(special.chdtrc(freedom, total)))
     detail = f"noise {math.sqrt(total / freedom):.6g} times the recorded, p = {p:.3g}"
     return Outcome(name="noise_scale", fits=p >= _EACH, detail=detail)
 
 
 def _noise_scale_per_step(squares: NDArray[np.float64], dimension: int) -> Outcome:
-    low, high = stats.chi2.cdf(squares, dimension), stats.chi2.sf(squares, dimension)
+    low, high = special.chdtr(dimension, squares), special.chdtrc(dimension, squares)
     p = np.minimum(1.0, 2 * np.minimum(low, high))
     worst = int(np.argmin(p))
     ratio = math.sqrt(float(squares[worst]) / dimension)
@@ -198,6 +196,24 @@ def _noise_repeated(norms: NDArray[np.float64]) -> Outcome:
     row = int(first[np.argmax(again > 1)])
     detail = f"{length} norms from row {row} on come again later"
     return Outcome(name="noise_repeated", fits=False, detail=detail)
+
+
+def _binomial_tails(total: int, draws: int, q: float) -> tuple[float, float]:
+    """(P[X ≤ total], P[X ≥ total]) of X ~ Binomial(draws, q), by incomplete beta functions."""
+    low = 1.0 if total >= draws else float(special.betaincc(total + 1, draws - total, q))
+    high = 1.0 if total <= 0 else float(special.betainc(total, draws - total + 1, q))
+    return low, high
+
+
+def _log_binomial_mass(
+    successes: NDArray[np.float64], count: int, q: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    choices = (
+        special.gammaln(count + 1.0)
+        - special.gammaln(successes + 1.0)
+        - special.gammaln(count - successes + 1.0)
+    )
+    return choices + special.xlogy(successes, q) + special.xlog1py(count - successes, -q)
 
 
 def _two_sided(low: float, high: float) -> float:

@@ -2,7 +2,8 @@
 
 A write is one transaction, begun with the write lock on SQLite, and committed before its
 caller can see an answer. What must happen after a commit (ringing the queue) is registered
-with ``after_commit`` and is dropped if the transaction rolls back.
+with ``after_commit`` and is dropped if the transaction rolls back. What must be the last thing
+in a transaction (the lock that every writer wants) is registered with ``before_commit``.
 """
 
 import threading
@@ -21,6 +22,7 @@ from service.core.errors import Unavailable
 
 _BUSY_TIMEOUT_S: Final = 30
 _AFTER_COMMIT: Final = "after_commit"
+_BEFORE_COMMIT: Final = "before_commit"
 _AWAY: Final = (OperationalError, InterfaceError)
 _WRITE: Final = {"dpledger_write": True}
 
@@ -59,6 +61,8 @@ class Database:
                 if not keep:
                     session.rollback()
                     return
+                for last in session.info.pop(_BEFORE_COMMIT, []):
+                    last()
                 session.commit()
             except DBAPIError as error:
                 session.rollback()
@@ -91,6 +95,14 @@ def after_commit(session: Session, hook: Callable[[], None]) -> None:
     session.info.setdefault(_AFTER_COMMIT, []).append(hook)
 
 
+def before_commit(session: Session, last: Callable[[], None]) -> None:
+    """Run ``last`` inside the transaction of ``session``, after everything else in it.
+
+    It does not run if the transaction is to be rolled back, nor for a dry run.
+    """
+    session.info.setdefault(_BEFORE_COMMIT, []).append(last)
+
+
 def database_now(session: Session) -> datetime:
     """The database's clock, the one clock that leases of many machines agree on."""
     if session.get_bind().dialect.name == "sqlite":
@@ -120,6 +132,9 @@ def _engine(url: str, *, pool_size: int) -> Engine:
         "keepalives_count": 3,
         "tcp_user_timeout": 20_000,
         "connect_timeout": 10,
+        # A process that is stopped inside a transaction (SIGSTOP, a frozen machine) keeps its
+        # locks; after this long the server takes them away, and nobody waits for ever.
+        "options": "-c idle_in_transaction_session_timeout=60s -c lock_timeout=30s",
     }
     return create_engine(
         parsed,

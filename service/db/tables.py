@@ -1,7 +1,8 @@
 """All tables. Every row of tenant data carries its tenant; amounts are integer vectors.
 
 Append-only tables (``ledger_entries``, ``lease_grants``, ``job_events``, ``noise_chunks``,
-``sealed_reads``) have triggers, made by the migrations, that refuse UPDATE and DELETE.
+``sealed_reads``, ``log_entries``, ``log_nodes``, ``certificates``, …) have triggers, made by the
+migrations, that refuse UPDATE and DELETE; ``log_head`` has one that lets it grow only.
 """
 
 from datetime import UTC, datetime
@@ -364,3 +365,82 @@ class ComplianceCheck(Owned, Base):
     subject: Mapped[JSONObject]
     verdict: Mapped[str] = mapped_column(String(16))
     report: Mapped[JSONObject]
+
+
+class LogHead(Base):
+    """The one row that orders the Merkle log: its origin, its size, its frontier."""
+
+    __tablename__ = "log_head"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    origin: Mapped[str]
+    size: Mapped[int]
+    peaks: Mapped[list[str]]
+
+
+class LogEntry(Base):
+    """A leaf of the Merkle log, as it was hashed; who else may read it is its tenant alone."""
+
+    __tablename__ = "log_entries"
+    __table_args__ = (Index("ix_log_entries_subject_kind", "subject_id", "kind"),)
+
+    index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    tenant_id: Mapped[str] = mapped_column(String(64))
+    kind: Mapped[str] = mapped_column(String(16))
+    subject_id: Mapped[str] = mapped_column(String(64))
+    leaf: Mapped[str]
+    leaf_hash: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+
+
+class LogNode(Base):
+    """The root of a complete subtree of the Merkle log with more than one leaf."""
+
+    __tablename__ = "log_nodes"
+
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    hash: Mapped[str] = mapped_column(String(64))
+
+
+class SigningKey(Base):
+    """The public half of a key that signs or has signed for this installation."""
+
+    __tablename__ = "signing_keys"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    public_key: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+    retired_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    revocation_reason: Mapped[str | None]
+
+
+class Certificate(Owned, Base):
+    """A signed certificate, kept as it was sent; what became of it is a row of its own."""
+
+    __tablename__ = "certificates"
+
+    check_id: Mapped[str] = mapped_column(ForeignKey("compliance_checks.id"), index=True)
+    subject_type: Mapped[str] = mapped_column(String(16))
+    subject_id: Mapped[str | None] = mapped_column(String(40), index=True)
+    signing_key_id: Mapped[str] = mapped_column(ForeignKey("signing_keys.id"))
+    envelope: Mapped[str]
+    expires_at: Mapped[datetime]
+
+    ending: Mapped["CertificateEnding | None"] = relationship(lazy="joined")
+
+
+class CertificateEnding(Base):
+    """Why a certificate is not valid any more; at most one for each."""
+
+    __tablename__ = "certificate_endings"
+    __table_args__ = (CheckConstraint("state in ('revoked','superseded')", name="state"),)
+
+    certificate_id: Mapped[str] = mapped_column(ForeignKey("certificates.id"), primary_key=True)
+    state: Mapped[str] = mapped_column(String(12))
+    reason: Mapped[str | None]
+    superseded_by: Mapped[str | None] = mapped_column(String(40))
+    created_at: Mapped[datetime]
+    created_by: Mapped[str] = mapped_column(String(40))

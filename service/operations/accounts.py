@@ -18,6 +18,7 @@ from service.core.errors import InvalidInput
 from service.core.events import Event, Neighboring, to_json
 from service.db.ids import new_id
 from service.db.tables import Account, Dataset, LedgerEntry
+from service.operations import log
 from service.operations.owned import Page, get_owned
 
 
@@ -147,11 +148,22 @@ def post(
     reservation_id: str | None,
     event: Event | None,
     by: str,
+    steps: range | None = None,
 ) -> None:
     """Append ``entry`` to the locked account and move its running sums.
 
     Guarantees: the balance stays the sum of the entries; an account whose posted amounts
-    pass every cap, or whose reservation over-ran, becomes overdrawn (R13).
+    pass every cap, or whose reservation over-ran, becomes overdrawn (R13). The Merkle log
+    gets a leaf that says the same.
+
+    Args:
+        session: the transaction.
+        account: the locked row.
+        entry: what changes.
+        reservation_id: for which reservation.
+        event: what was reserved, or what ran.
+        by: whose key.
+        steps: the steps that a lease hands out.
     """
     before = balance_of(account)
     after = ledger.apply(before, entry)
@@ -161,21 +173,21 @@ def post(
     caps = ledger.caps(terms_of(account))
     if account.state == "open" and (entry.overruns or ledger.is_overdrawn(caps, after.posted)):
         account.state = "overdrawn"
-    session.add(
-        LedgerEntry(
-            id=new_id("ent"),
-            tenant_id=account.tenant_id,
-            account_id=account.id,
-            sequence=account.last_sequence,
-            reservation_id=reservation_id,
-            kind=entry.kind,
-            posted_change=list(entry.posted),
-            pending_change=_net(entry),
-            mechanism=None if event is None else to_json(event),
-            created_at=datetime.now(UTC),
-            created_by=by,
-        )
+    row = LedgerEntry(
+        id=new_id("ent"),
+        tenant_id=account.tenant_id,
+        account_id=account.id,
+        sequence=account.last_sequence,
+        reservation_id=reservation_id,
+        kind=entry.kind,
+        posted_change=list(entry.posted),
+        pending_change=_net(entry),
+        mechanism=None if event is None else to_json(event),
+        created_at=datetime.now(UTC),
+        created_by=by,
     )
+    session.add(row)
+    _log(session, row, kind=entry.kind, state=account.state, steps=steps)
 
 
 def last_reserved(session: Session, account: Account) -> LedgerEntry | None:
@@ -204,6 +216,35 @@ def entries_of(
     found = session.scalars(query.order_by(LedgerEntry.sequence.desc()).limit(limit + 1)).all()
     rows = found[:limit]
     return Page(rows, str(rows[-1].sequence) if len(found) > limit else None)
+
+
+def _log(
+    session: Session,
+    row: LedgerEntry,
+    *,
+    kind: ledger.EntryKind,
+    state: str,
+    steps: range | None,
+) -> None:
+    body = {
+        "entry_id": row.id,
+        "account_id": row.account_id,
+        "account_state": state,
+        "sequence": row.sequence,
+        "reservation_id": row.reservation_id,
+        "mechanism": row.mechanism,
+        "steps": None if steps is None else {"first": steps.start, "end": steps.stop},
+        "posted_change": _strings(row.posted_change),
+        "pending_change": _strings(row.pending_change),
+        "created_by": row.created_by,
+    }
+    subject = row.reservation_id or row.account_id
+    log.append(session, kind, body, tenant_id=row.tenant_id, subject_id=subject)
+
+
+def _strings(amounts: Sequence[int | None]) -> list[str | None]:
+    """Amounts as decimal strings: JSON's numbers end at 2^53."""
+    return [None if amount is None else str(amount) for amount in amounts]
 
 
 def _net(entry: ledger.Entry) -> list[int | None]:

@@ -12,6 +12,7 @@ from service.core.ledger import AccountTerms
 from service.db.ids import new_id
 from service.db.session import insert_unless_present
 from service.db.tables import Account, Dataset
+from service.operations import log
 from service.operations.owned import get_owned, owned
 
 
@@ -88,26 +89,45 @@ def _open_account(
     terms: AccountTerms,
     now: datetime,
 ) -> None:
-    session.add(
-        Account(
-            id=new_id("blk"),
-            tenant_id=principal.tenant_id,
-            created_at=now,
-            created_by=principal.key_id,
-            version=1,
-            dataset_id=dataset_id,
-            epsilon=format(terms.epsilon, "f"),
-            delta=format(terms.delta, "f"),
-            neighboring=terms.neighboring,
-            composition=terms.composition,
-            orders=list(terms.orders),
-            weights=[format(w, "f") for w in terms.weights],
-            posted=[0] * terms.dimensions,
-            pending=[0] * terms.dimensions,
-            state="open",
-            last_sequence=0,
-        )
+    account = Account(
+        id=new_id("blk"),
+        tenant_id=principal.tenant_id,
+        created_at=now,
+        created_by=principal.key_id,
+        version=1,
+        dataset_id=dataset_id,
+        epsilon=format(terms.epsilon, "f"),
+        delta=format(terms.delta, "f"),
+        neighboring=terms.neighboring,
+        composition=terms.composition,
+        orders=list(terms.orders),
+        weights=[format(w, "f") for w in terms.weights],
+        posted=[0] * terms.dimensions,
+        pending=[0] * terms.dimensions,
+        state="open",
+        last_sequence=0,
     )
+    session.add(account)
+    _log_opening(session, account, terms=terms)
+
+
+def _log_opening(session: Session, account: Account, *, terms: AccountTerms) -> None:
+    """Leave a leaf about a new account: what it promises, for ever (R7)."""
+    body = {
+        "account_id": account.id,
+        "dataset_id": account.dataset_id,
+        "epsilon": account.epsilon,
+        "delta": account.delta,
+        "neighboring": terms.neighboring,
+        "privacy_unit": terms.privacy_unit,
+        "max_records_per_unit": terms.records_per_unit,
+        "composition": terms.composition,
+        "theorem": terms.theorem,
+        "orders": list(terms.orders),
+        "weights": account.weights,
+        "created_by": account.created_by,
+    }
+    log.append(session, "account", body, tenant_id=account.tenant_id, subject_id=account.id)
 
 
 def _identity(

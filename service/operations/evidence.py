@@ -5,6 +5,7 @@ who holds ``audit:read`` and asks for them; the stored check is the record of th
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
 
@@ -14,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service import log_chunks
-from service.core import noise_log, replay
+from service.core import merkle, noise_log, replay
 from service.core.bounds import separation
 from service.core.chunks import runs_of, seal
 from service.core.claims import (
@@ -42,6 +43,7 @@ from service.core.events import (
 from service.core.interval import Interval
 from service.core.jobs import TrainingSpec
 from service.db.tables import Account, Dataset, Job, LedgerEntry, NoiseChunk, Reservation, Run
+from service.operations import log
 from service.operations.noise_chunks import chunks_of
 from service.operations.owned import get_owned
 from service.operations.run_logs import sealed_parts, tail_of
@@ -89,7 +91,7 @@ def of_job(
         replayed=for_unit(replay.replay(found), records=records),
         # A unit may hold a single record: what that one loses bounds from below.
         certain=replay.certain_part(found),
-        log=facts,
+        log=_in_the_log(session, chunks, facts, job=job),
         ledger=_ledger(session, reservation, account),
         account=_account(account, dataset),
         ending=_ending(job.state, job.error),
@@ -253,6 +255,40 @@ def _read(
         fault=fault,
     )
     return found, facts
+
+
+def _in_the_log(
+    session: Session, chunks: Sequence[NoiseChunk], facts: LogFacts, *, job: Job
+) -> LogFacts:
+    """The facts, with what the Merkle log says of the chunks.
+
+    Each leaf of a chunk names the leaf before it by its hash, so that a proof that the last
+    one is in the tree binds them all.
+    """
+    if not chunks:
+        return facts
+    leaves = [
+        entry
+        for entry in log.entries_about(session, tenant_id=job.tenant_id, subject_ids=[job.id])
+        if entry.kind == "chunk"
+    ]
+    bodies = [log.body_of(entry) for entry in leaves]
+    said = [(b["first_step"], b["end_step"], b["parquet_sha256"]) for b in bodies]
+    same = said == [(c.first_step, c.end_step, c.released_object) for c in chunks]
+    hashes = [merkle.leaf_hash(entry.leaf.encode()).hex() for entry in leaves]
+    chained = [body["previous"] for body in bodies] == [None, *hashes[:-1]]
+    included = False
+    if leaves:
+        head = log.head(session).frontier
+        _, proof = log.inclusion_proof(session, index=leaves[-1].index, size=head.size)
+        included = merkle.verify_inclusion(
+            bytes.fromhex(hashes[-1]),
+            index=leaves[-1].index,
+            size=head.size,
+            proof=proof,
+            root=head.root,
+        )
+    return replace(facts, chained=same and chained, included=same and included)
 
 
 def _ledger(session: Session, reservation: Reservation, account: Account) -> LedgerFacts:

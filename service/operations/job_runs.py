@@ -5,6 +5,7 @@ token; whoever comes with an older one is refused and changes nothing, so that a
 slept through its lease cannot charge, log or finish anything.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,13 +14,14 @@ from typing import Any
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.orm import Session
 
+from service.core.chunks import canonical_records, parameters, runs_of
 from service.core.errors import Conflict
 from service.core.events import Event
 from service.core.jobs import TERMINAL
 from service.db.session import database_now
 from service.db.tables import Artifact, Job, NoiseChunk, Reservation
 from service.log_chunks import StoredChunk
-from service.operations import reservations
+from service.operations import log, reservations
 from service.operations.job_states import (
     acts_for,
     end,
@@ -167,6 +169,7 @@ def record_chunk(session: Session, held: Claim, chunk: StoredChunk) -> int:
     # Times of steps are sealed; what everybody sees is one coarse time for each chunk (R25).
     now = database_now(session).replace(microsecond=0)
     append_chunk(session, chunk, subject_id=job.id, last=last, now=now)
+    _log_chunk(session, job, chunk)
     job.step = chunk.end_step
     note(session, job, "progress", {"step": job.step, "total_steps": job.total_steps}, now=now)
     return job.step
@@ -234,6 +237,21 @@ def _is(row: NoiseChunk, chunk: StoredChunk) -> bool:
         chunk.end_step,
         chunk.released_object,
     )
+
+
+def _log_chunk(session: Session, job: Job, chunk: StoredChunk) -> None:
+    """Leave a leaf about the chunk: the digest of its public records, and the leaf before it."""
+    found = runs_of(chunk.summary)
+    body = {
+        "job_id": job.id,
+        "first_step": chunk.first_step,
+        "end_step": chunk.end_step,
+        "sha256": hashlib.sha256(canonical_records(found)).hexdigest(),
+        "parquet_sha256": chunk.released_object,
+        "previous": log.last_hash(session, subject_id=job.id, kind="chunk"),
+        "summary": parameters(found),
+    }
+    log.append(session, "chunk", body, tenant_id=job.tenant_id, subject_id=job.id)
 
 
 def _check_token(held: Claim, *, state: str, token: int) -> None:

@@ -21,6 +21,7 @@ from service.core.events import Event
 from service.core.jobs import TERMINAL, JobState, check_move
 from service.db.ids import new_id
 from service.db.tables import Job, JobEvent
+from service.operations import log
 from service.operations.logged_reservations import settle_log
 from service.operations.noise_chunks import logged_runs
 
@@ -92,6 +93,17 @@ def end(
     job.error = dict(error) if error is not None else None
     _move(session, job, new, now=now, reason=reason)
     note(session, job, "done", {"state": new, "error": job.error}, now=now)
+    body = {
+        "job_id": job.id,
+        "dataset_id": job.dataset_id,
+        "reservation_id": job.reservation_id,
+        "state": new,
+        "reason": reason,
+        "steps": job.step,
+        "total_steps": job.total_steps,
+        "last_chunk": log.last_hash(session, subject_id=job.id, kind="chunk"),
+    }
+    log.append(session, "job", body, tenant_id=job.tenant_id, subject_id=job.id)
 
 
 def executed_so_far(session: Session, job: Job) -> Event | None:

@@ -19,6 +19,7 @@ from service.core.credentials import (
 from service.core.errors import Conflict, Forbidden, InvalidInput, Unauthenticated
 from service.db.ids import new_id
 from service.db.tables import ApiKey
+from service.operations import log
 from service.operations.owned import get_owned
 
 #: The tenant of an installation's first key.
@@ -117,6 +118,7 @@ def rotate_key(session: Session, principal: Principal, *, key_id: str) -> FreshK
     secret = secrets.token_urlsafe(32)
     row.secret_hash = hash_secret(secret)
     row.version += 1
+    _log(session, row, action="rotated", by=principal.key_id)
     return FreshKey(row, format_token(key_id=row.id, secret=secret))
 
 
@@ -126,6 +128,7 @@ def revoke_key(session: Session, principal: Principal, *, key_id: str) -> ApiKey
     if row.revoked_at is None:
         row.revoked_at = datetime.now(UTC)
         row.version += 1
+        _log(session, row, action="revoked", by=principal.key_id)
     return row
 
 
@@ -160,4 +163,11 @@ def _add(
         revoked_at=None,
     )
     session.add(row)
+    _log(session, row, action="created", by=created_by)
     return FreshKey(row, format_token(key_id=row.id, secret=secret))
+
+
+def _log(session: Session, row: ApiKey, *, action: str, by: str) -> None:
+    """Leave a leaf about the key; nothing of its secret, not even the hash."""
+    body = {"action": action, "key_id": row.id, "scopes": row.scopes, "by": by}
+    log.append(session, "api_key", body, tenant_id=row.tenant_id, subject_id=row.id)

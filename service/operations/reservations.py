@@ -162,7 +162,15 @@ def lease(session: Session, principal: Principal, *, reservation_id: str, steps:
         charge = _price_of_range(event, terms_of(account), first=first, end=end)
         holding, entry = ledger.lease(_holding(holding_row), charge)
         _store(holding_row, holding)
-        post(session, account, entry, reservation_id=row.id, event=None, by=principal.key_id)
+        post(
+            session,
+            account,
+            entry,
+            reservation_id=row.id,
+            event=None,
+            by=principal.key_id,
+            steps=range(first, end),
+        )
     row.state = "leased"
     row.leased_steps = end
     row.fencing_token += 1
