@@ -110,7 +110,7 @@ def api(client: TestClient, database: Database) -> Api:
 def stranger(api: Api) -> Api:
     """The administrator of another tenant."""
     scopes = ["datasets:read", "datasets:write", "budgets:write", "reservations:write"]
-    scopes += ["jobs:read", "jobs:write", "checks:write", "keys:admin"]
+    scopes += ["jobs:read", "jobs:write", "runs:write", "checks:write", "keys:admin"]
     answer = api.post("/v1/api-keys", {"name": "other", "scopes": scopes, "tenant": "other"})
     assert answer.status_code == 201, answer.text
     return Api(api.client, answer.json()["secret"])

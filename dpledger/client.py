@@ -1,8 +1,10 @@
 """``Client``: the wire contract as methods; answers are the service's JSON objects."""
 
+import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -200,6 +202,74 @@ class Client:
         path = f"/v1/training-jobs/{job_id}/artifacts/{name}"
         to.write_bytes(self._to.send("GET", path, headers=headers).content)
         return to
+
+    # Runs that train elsewhere
+
+    def create_run(
+        self,
+        dataset_id: str,
+        *,
+        reservation_id: str,
+        mechanism: Mapping[str, Any],
+        **fields: Any,
+    ) -> Json:
+        """Begin to log a run that trains elsewhere and is charged to a reservation."""
+        body = {"dataset_id": dataset_id, "reservation_id": reservation_id}
+        return self._to.post("/v1/runs", {**body, "mechanism": dict(mechanism), **fields})
+
+    def run(self, run_id: str) -> Json:
+        """One run; ``progress.step`` is the step that its log wants next."""
+        return self._to.get(f"/v1/runs/{run_id}")
+
+    def runs(self) -> Iterator[Json]:
+        """All runs of the tenant."""
+        return self._to.pages("/v1/runs")
+
+    def log_steps(
+        self, run_id: str, records: Iterable[Mapping[str, Any]], *, batch_size: int = 2000
+    ) -> Json:
+        """Append step records to a run's log, in batches.
+
+        Safe to repeat: steps that the log has already are counted as duplicates, so after a
+        lost answer or a restart send the same records again, or go on from ``run``'s
+        ``progress.step``.
+
+        Args:
+            run_id: the run.
+            records: consecutive step records, ``{step, noise_multiplier, max_grad_norm, …}``;
+                taken one batch at a time, so that a generator will do.
+            batch_size: records a request, at most 10,000.
+
+        Returns:
+            ``accepted`` and ``duplicates`` of all batches; ``next_step`` and ``head`` now.
+
+        Raises:
+            ApiError: the service refused a batch; the batches before it are stored.
+        """
+        found: Json = {"accepted": 0, "duplicates": 0}
+        waiting = iter(records)
+        while batch := list(islice(waiting, batch_size)):
+            lines = "".join(f"{json.dumps(dict(record), allow_nan=False)}\n" for record in batch)
+            answer = self._to.send(
+                "POST",
+                f"/v1/runs/{run_id}/steps",
+                content=lines.encode(),
+                headers={"Content-Type": "application/x-ndjson"},
+            ).json()
+            for name in ("accepted", "duplicates"):
+                answer[name] += found[name]
+            found = answer
+        return found
+
+    def complete_run(self, run_id: str, *, steps: int | None = None) -> Json:
+        """Seal the log and settle the reservation at the larger of what was leased and logged.
+
+        Args:
+            run_id: the run.
+            steps: how many steps were logged; another number in the log is refused.
+        """
+        body = {} if steps is None else {"steps": steps}
+        return self._to.post(f"/v1/runs/{run_id}/complete", body)
 
     # Compliance checks
 

@@ -91,7 +91,7 @@ class Transport:
             method: The HTTP method.
             path: Below the service's URL.
             request: What ``httpx2.Client.request`` takes. A POST must bring its
-                ``Idempotency-Key``.
+                ``Idempotency-Key``, unless its content says itself what it repeats.
 
         Raises:
             ApiError: The service refused.

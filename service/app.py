@@ -24,6 +24,7 @@ from service.api import (
     problem_pages,
     problems,
     reservations,
+    runs,
     training_jobs,
 )
 from service.api.deps import Parts
@@ -45,6 +46,7 @@ _ROUTES: Final = (
     accounting,
     bounds,
     checks,
+    runs,
     certificates,
     log,
     training_jobs,

@@ -15,9 +15,14 @@ from sqlalchemy import func, select
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.db.session import Database
-from service.db.tables import Account, Job, Reservation
+from service.db.tables import Account, Job, Reservation, Run
 
-_COUNTED: Final = (("jobs", Job), ("reservations", Reservation), ("accounts", Account))
+_COUNTED: Final = (
+    ("jobs", Job),
+    ("reservations", Reservation),
+    ("accounts", Account),
+    ("runs", Run),
+)
 
 
 class Metrics:

@@ -183,7 +183,7 @@ class Conversation:
     def _store(self, uploads: Sequence[Upload]) -> None:
         chunk = log_chunks.store(
             uploads,
-            job_id=self._held.job_id,
+            subject_id=self._held.job_id,
             objects=self._parts.objects,
             sealer=self._parts.sealer,
         )

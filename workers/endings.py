@@ -12,8 +12,8 @@ from service.core.events import StepwiseDpSgd, merge_segments
 from service.core.jobs import TrainingSpec
 from service.db.tables import Job
 from service.operations.job_runs import KeptFile, Outcome
-from service.operations.job_states import chunks_of
 from service.operations.jobs import LOG_NAME
+from service.operations.noise_chunks import chunks_of
 from workers.context import WorkerParts
 from workers.conversation import Finished
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.core.errors import DomainError
 from service.db.session import Database
-from service.operations import job_sweep, reservations
+from service.operations import job_sweep, reservations, runs
 from service.operations.jobs import mark_dispatched
 from service.queue import OperationalError, celery_app, publish
 from service.settings import Settings
@@ -47,6 +47,7 @@ def sweep(database: Database, *, ring: Callable[[str], None], redispatch_after_s
         redispatch_after_s: how old an announcement must be to be made again.
     """
     _end_lost_jobs(database)
+    _end_overdue_runs(database)
     with database.write() as session:
         reservations.expire_overdue(session)
     with database.read() as session:
@@ -74,3 +75,18 @@ def _end_lost_jobs(database: Database) -> None:
             continue
         if state is not None:
             log.warning("job_lost", job_id=job_id, state=state)
+
+
+def _end_overdue_runs(database: Database) -> None:
+    log = structlog.get_logger()
+    with database.read() as session:
+        overdue = runs.overdue_runs(session)
+    for run_id in overdue:
+        try:
+            with database.write() as session:
+                ended = runs.abandon(session, run_id=run_id)
+        except DomainError as error:  # one run that cannot be charged holds up no other
+            log.exception("abandon_failed", run_id=run_id, code=error.code)
+            continue
+        if ended:
+            log.warning("run_abandoned", run_id=run_id)

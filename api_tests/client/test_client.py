@@ -186,3 +186,42 @@ def test_an_artifact_is_saved_byte_by_byte(tmp_path):
     service = Service(httpx2.Response(200, content=b"\x00\xff"))
     saved = service.client().download("job_1", "model.safetensors", to=tmp_path / "m")
     assert saved.read_bytes() == b"\x00\xff"
+
+
+def test_steps_are_sent_in_batches_and_a_lost_answer_is_asked_for_again():
+    def answer(accepted, duplicates, next_step):
+        return ok(accepted=accepted, duplicates=duplicates, next_step=next_step, head="h")
+
+    service = Service(answer(3, 0, 3), httpx2.ReadError("cut"), answer(0, 3, 6), answer(1, 0, 7))
+    records = ({"step": step} for step in range(7))
+    found = service.client().log_steps("run_1", records, batch_size=3)
+    assert found == {"accepted": 4, "duplicates": 3, "next_step": 7, "head": "h"}
+    assert {r.headers["content-type"] for r in service.seen} == {"application/x-ndjson"}
+    sent = [[json.loads(line)["step"] for line in r.content.splitlines()] for r in service.seen]
+    assert sent == [[0, 1, 2], [3, 4, 5], [3, 4, 5], [6]]
+
+
+def test_a_busy_log_is_tried_again_and_a_gap_is_not():
+    service = Service(
+        problem(409, "LOG_BUSY", retryable=True),
+        ok(accepted=1, duplicates=0, next_step=1, head="h"),
+        problem(409, "SEQUENCE_GAP", expected_step=1),
+    )
+    client = service.client()
+    assert client.log_steps("run_1", [{"step": 0}])["accepted"] == 1
+    with pytest.raises(ApiError) as refusal:
+        client.log_steps("run_1", [{"step": 5}])
+    assert refusal.value.code == "SEQUENCE_GAP"
+    assert len(service.seen) == 3
+
+
+def test_a_run_is_begun_and_completed_under_idempotency_keys():
+    service = Service(ok(201, id="run_1"), ok(id="run_1", state="completed"))
+    client = service.client()
+    run = client.create_run("ds_1", reservation_id="res_1", mechanism={"type": "dp_sgd"})
+    assert client.complete_run(run["id"], steps=7)["state"] == "completed"
+    first, second = service.seen
+    assert first.url.path == "/v1/runs"
+    assert second.url.path == "/v1/runs/run_1/complete"
+    assert json.loads(second.content) == {"steps": 7}
+    assert all(r.headers["idempotency-key"] for r in service.seen)

@@ -1,6 +1,7 @@
 """Replay tells what truly ran; chunks tell whether the log was changed since."""
 
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -19,7 +20,16 @@ from service.core.events import (
     poisson,
 )
 from service.core.noise_log import Columns, StepRecord, columns, parse
-from service.core.replay import certain_part, departure, replay, runs, step_count
+from service.core.replay import (
+    between,
+    certain_part,
+    departure,
+    expanded,
+    merged,
+    replay,
+    runs,
+    step_count,
+)
 
 BASE = StepRecord(
     step=0,
@@ -334,3 +344,21 @@ def test_a_leaf_shows_the_parameters_and_no_sealed_field():
             "expected_batch_size": 600.0,
         }
     ]
+
+
+@given(
+    noise=st.lists(st.sampled_from([1.0, 1.1]), min_size=1, max_size=40),
+    size=st.sampled_from([None, 3, 7]),
+    cuts=st.lists(st.integers(0, 40), max_size=5),
+    first=st.integers(0, 50),
+    length=st.integers(0, 50),
+)
+def test_runs_found_piece_by_piece_are_those_of_the_whole(noise, size, cuts, first, length):
+    log = poisson_log(len(noise)) if size is None else epoch_log(len(noise), size=size)
+    log = [dataclasses.replace(r, noise_multiplier=s) for r, s in zip(log, noise, strict=True)]
+    ends = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
+    pieces = [part for a, b in itertools.pairwise(ends) for part in runs(log[a:b])]
+    assert merged(pieces) == runs(log)
+    assert list(expanded(pieces)) == log
+    inside = between(pieces, first_step=first, end_step=first + length)
+    assert list(expanded(inside)) == log[first : first + length]

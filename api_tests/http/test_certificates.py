@@ -90,7 +90,7 @@ def test_a_log_that_was_only_sent_along_is_not_certified(api):
     check = api.post("/v1/compliance-checks", {"claim": CLAIM, "subject": log(3)}).json()
     assert (check["verdict"], check["evidence_level"]) == ("supported", "declared")
     answer = api.post("/v1/certificates", {"check_id": check["id"]})
-    problem(answer, 409, "SUBJECT_NOT_KEPT")
+    problem(answer, 409, "SUBJECT_NOT_CERTIFIED")
 
 
 def test_a_job_shows_no_certificate_before_there_is_one(api, job_id):

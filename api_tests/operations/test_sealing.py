@@ -1,8 +1,10 @@
 """Encryption at rest, and chunks of the noise log as objects."""
 
+import io
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,13 +95,13 @@ def test_a_stored_chunk_gives_its_records_back_to_the_bit(tmp_path_factory, firs
     root = tmp_path_factory.mktemp("store")
     given_ = uploads(first, noise)
     store, sealer = FolderStore(root), FileSealer(root / "key")
-    chunk = log_chunks.store(given_, job_id="job_1", objects=store, sealer=sealer)
+    chunk = log_chunks.store(given_, subject_id="job_1", objects=store, sealer=sealer)
     assert (chunk.first_step, chunk.end_step) == (first, first + len(noise))
     back = log_chunks.records_of(store, chunk.released_object)
     assert back == tuple(upload.record for upload in given_)
     assert chunk.sealed_object is not None
     rows = log_chunks.sealed_lines(
-        store, chunk.sealed_object, job_id="job_1", first_step=first, sealer=sealer
+        store, chunk.sealed_object, subject_id="job_1", first_step=first, sealer=sealer
     )
     wanted = [upload.sealed["noise_norm"] for upload in given_ if upload.sealed]
     assert [row["sealed.noise_norm"] for row in rows] == wanted
@@ -108,21 +110,74 @@ def test_a_stored_chunk_gives_its_records_back_to_the_bit(tmp_path_factory, firs
 def test_records_without_sealed_parts_make_no_sealed_object(tmp_path):
     plain = [Upload(record=u.record) for u in uploads(0, [1.0, 2.0])]
     store, sealer = FolderStore(tmp_path), FileSealer(tmp_path / "key")
-    chunk = log_chunks.store(plain, job_id="job_1", objects=store, sealer=sealer)
+    chunk = log_chunks.store(plain, subject_id="job_1", objects=store, sealer=sealer)
     assert chunk.sealed_object is None
 
 
-def test_a_sealed_field_of_two_types_is_not_stored_half(tmp_path):
-    bad = uploads(0, [1.0, 2.0])
-    bad[1] = Upload(record=bad[1].record, sealed={"noise_norm": "text"})
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=60)  # each example writes to disk
+@given(measured=st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=5), min_size=1))
+def test_whatever_a_trainer_measured_is_sealed_and_comes_back(tmp_path_factory, measured):
+    root = tmp_path_factory.mktemp("store")
+    store, sealer = FolderStore(root), FileSealer(root / "key")
+    given_ = [
+        Upload(record=u.record, at=u.at, sealed=one)
+        for u, one in zip(uploads(0, [1.0] * len(measured)), measured, strict=True)
+    ]
+    wanted = [{k: v for k, v in one.items() if v is not None} for one in measured]
+    chunk = log_chunks.store(given_, subject_id="run_1", objects=store, sealer=sealer)
+    stored = log_chunks.SealedPart(first_step=0, end_step=len(given_), object=chunk.sealed_object)
+    waiting = log_chunks.SealedPart(
+        first_step=0,
+        end_step=len(given_),
+        object=None,
+        blob=log_chunks.hide(given_, subject_id="run_1", sealer=sealer),
+    )
+    for part in (stored, waiting):
+        lines = log_chunks.sealed_log(store, [part], subject_id="run_1", sealer=sealer)
+        back = list(lines)
+        assert [line["step"] for line in back] == list(range(len(given_)))
+        assert [line["sealed"] for line in back] == wanted
+    records = [u.record for u in given_]
+    assert log_chunks.unhide(waiting.blob, records, subject_id="run_1", sealer=sealer) == tuple(
+        given_
+    )
+
+
+def test_many_names_of_measures_make_no_wide_table(tmp_path):
     store, sealer = FolderStore(tmp_path), FileSealer(tmp_path / "key")
-    with pytest.raises(OSError, match="no columns"):
-        log_chunks.store(bad, job_id="job_1", objects=store, sealer=sealer)
+    given_ = [
+        Upload(record=u.record, sealed={f"{i}.{j}": j for j in range(20)})
+        for i, u in enumerate(uploads(0, [1.0] * 30))
+    ]
+    chunk = log_chunks.store(given_, subject_id="run_1", objects=store, sealer=sealer)
+    part = log_chunks.SealedPart(first_step=0, end_step=30, object=chunk.sealed_object)
+    back = log_chunks.sealed_log(store, [part], subject_id="run_1", sealer=sealer)
+    assert [line["sealed"] for line in back] == [dict(u.sealed or {}) for u in given_]
+    data = sealer.open(store.get(chunk.sealed_object or ""), place="run_1/0")
+    assert pq.read_schema(io.BytesIO(data)).names == ["step", "at", "all"]
+
+
+def test_the_tail_of_one_run_does_not_open_for_another(tmp_path):
+    sealer = FileSealer(tmp_path / "key")
+    given_ = uploads(0, [1.0, 2.0])
+    blob = log_chunks.hide(given_, subject_id="run_1", sealer=sealer)
+    records = [u.record for u in given_]
+    with pytest.raises(OSError, match="damaged"):
+        log_chunks.unhide(blob, records, subject_id="run_2", sealer=sealer)
+    with pytest.raises(OSError, match="damaged"):
+        log_chunks.unhide(blob, records[:1], subject_id="run_1", sealer=sealer)
 
 
 def test_a_damaged_object_is_refused(tmp_path):
     store, sealer = FolderStore(tmp_path), FileSealer(tmp_path / "key")
-    chunk = log_chunks.store(uploads(0, [1.0]), job_id="job_1", objects=store, sealer=sealer)
+    chunk = log_chunks.store(uploads(0, [1.0]), subject_id="job_1", objects=store, sealer=sealer)
     digest = chunk.released_object
     path = tmp_path / digest[:2] / digest[2:]
     path.write_bytes(path.read_bytes()[:-1] + b"x")

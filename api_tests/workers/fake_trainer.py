@@ -59,7 +59,12 @@ def record(step):
         "sampler": mechanism["sampler"],
         "expected_batch_size": SPEC["expected_batch_size"],
         "at": "2030-01-01T00:00:00.000001Z",
-        "sealed": {"realized_batch_size": 700 + step, "noise_norm": 81.5, "loss": 0.125},
+        "sealed": {
+            "realized_batch_size": 700 + step,
+            "noise_norm": 81.5,
+            "loss": 0.125,
+            "seed": 40414243444546,
+        },
     }
 
 

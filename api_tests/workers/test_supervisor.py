@@ -27,7 +27,7 @@ from service import log_chunks
 from service.db.tables import Artifact, Job
 from service.objects import FolderStore
 from service.operations import job_sweep, jobs
-from service.operations.job_states import chunks_of
+from service.operations.noise_chunks import chunks_of
 from service.sealing import FileSealer
 from service.settings import Settings
 from workers.context import WorkerParts
@@ -134,7 +134,7 @@ def test_R25_what_is_sealed_is_readable_with_the_key_alone(worker, database, dat
     rows = log_chunks.sealed_lines(
         store,
         first.sealed_object,
-        job_id=job.id,
+        subject_id=job.id,
         first_step=0,
         sealer=FileSealer(tmp_path / "sealed-log.key"),
     )
@@ -148,7 +148,7 @@ def test_R25_what_is_sealed_is_readable_with_the_key_alone(worker, database, dat
         log_chunks.sealed_lines(
             store,
             first.sealed_object,
-            job_id=job.id,
+            subject_id=job.id,
             first_step=5,
             sealer=FileSealer(tmp_path / "sealed-log.key"),
         )

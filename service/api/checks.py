@@ -11,18 +11,19 @@ from service.api.strict import StrictRoute
 from service.core.accounting import epsilon_interval
 from service.core.chunks import canonical_records
 from service.core.claims import Evidence
-from service.core.errors import InvalidInput
 from service.core.events import Event, Neighboring
 from service.core.interval import Interval
 from service.db import tables
-from service.operations import checks, evidence
+from service.operations import checks, evidence, sealed_reads
 from service.operations.owned import owned
+from service.operations.vault import Vault
 from service.schemas.checks import (
     CheckedSubject,
     ComplianceCheck,
     ComplianceCheckRequest,
     LogSubject,
     ParametersSubject,
+    RunSubject,
     Subject,
     TrainingJobSubject,
 )
@@ -86,7 +87,7 @@ def get_check(check_id: str, caller: Caller = WRITE) -> Response:
 def _gather(subject: Subject, caller: Caller, *, sealed: bool) -> tuple[Evidence, CheckedSubject]:
     match subject:
         case TrainingJobSubject():
-            vault = evidence.Vault(caller.parts.objects, caller.parts.sealer)
+            vault = _vault(caller, tables.Job, subject.id, sealed=sealed)
             found = caller.read(
                 lambda session: evidence.of_job(
                     session, caller.principal, job_id=subject.id, vault=vault, sealed=sealed
@@ -113,12 +114,32 @@ def _gather(subject: Subject, caller: Caller, *, sealed: bool) -> tuple[Evidence
             return evidence.of_parameters(event), CheckedSubject(
                 type="parameters", mechanism=subject.mechanism
             )
-        case _:
-            raise InvalidInput(
-                "Runs that train elsewhere cannot be checked yet; send their log as a subject.",
-                pointer="/subject/type",
-                code="UNSUPPORTED",
+        case RunSubject():
+            vault = _vault(caller, tables.Run, subject.id, sealed=sealed)
+            found = caller.read(
+                lambda session: evidence.of_run(
+                    session, caller.principal, run_id=subject.id, vault=vault, sealed=sealed
+                )
             )
+            return found, CheckedSubject(
+                type="run", id=subject.id, step_count=found.log.steps if found.log else 0
+            )
+
+
+def _vault(
+    caller: Caller, subject: type[tables.Job] | type[tables.Run], subject_id: str, *, sealed: bool
+) -> Vault:
+    """Where the log lies; if it is to be opened, that is put on record first."""
+    if sealed:
+        with caller.parts.database.write() as session:
+            sealed_reads.record_read(
+                session,
+                caller.principal,
+                subject=subject,
+                subject_id=subject_id,
+                purpose="compliance_check",
+            )
+    return Vault(caller.parts.objects, caller.parts.sealer)
 
 
 def _shape(row: tables.ComplianceCheck) -> ComplianceCheck:

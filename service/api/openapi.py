@@ -49,7 +49,7 @@ _ANSWERS: Final = {
     "409": "The present state forbids it.",
     "412": "The object has changed.",
     "413": "The body is too large.",
-    "415": "The body is not JSON.",
+    "415": "The body has another content type.",
     "422": "Readable but not valid.",
     "428": "If-Match is missing.",
     "503": "A part is away; try again.",

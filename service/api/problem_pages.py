@@ -42,6 +42,7 @@ MEANINGS: Final = {
     "KEY_ENDED": "The API key has expired or was revoked.",
     "LEASE_EXCEEDS_RESERVATION": "More steps were asked for than the reservation has left.",
     "LEASE_FENCED": "Another lease was given since; the holder of this token has lost the run.",
+    "LOG_BUSY": "Other uploads to the same run were recorded first; send this one again.",
     "LOG_INCOMPLETE": "The log does not show the whole run, so nothing rests on it.",
     "MALFORMED": "The text does not have the form that it should have.",
     "METHOD_NOT_ALLOWED": "The path exists, the method does not.",
@@ -60,21 +61,25 @@ MEANINGS: Final = {
     "PRIVACY_BUDGET_EXCEEDED": "The reservation would pass the cap of a budget. Nothing was "
     "charged. The answer says what would fit.",
     "RESERVATION_EXPIRED": "The reservation has expired; steps never leased went back.",
+    "RESERVATION_HAS_RUN": "Another run is charged to the reservation; each run has its own.",
     "RESERVATION_OF_JOB": "A training job holds the reservation; only its worker moves it. Cancel "
     "the job to give back what was never leased.",
+    "RESERVATION_OF_RUN": "A run logs what the reservation pays for; complete the run, and its log "
+    "says what is charged.",
+    "RUN_ENDED": "The run is completed or abandoned; its log is closed and its charge is final.",
     "SEQUENCE_GAP": "Step records must follow each other without a gap.",
     "SIGNING_KEY_REVOKED": "The installation's signing key was revoked: its operator has to "
     "rotate it (python -m service rotate-signing-key).",
     "STEP_ALREADY_RECORDED": "This step was recorded before, with other values.",
-    "SUBJECT_NOT_KEPT": "The service does not keep what this check was about, so a certificate "
-    "of it could not be verified.",
+    "SUBJECT_NOT_CERTIFIED": "Nobody could verify a certificate about this subject: only training "
+    "jobs and stated parameters have one.",
     "TARGET_UNREACHABLE": "No noise multiplier, or no number of steps, reaches the target.",
     "UNAUTHENTICATED": "Send Authorization: Bearer with a good API key.",
     "UNAVAILABLE": "A part is away for the moment; nothing was changed. Try again.",
     "UNKNOWN": "The name is not one of those that exist; the message lists them.",
     "UNKNOWN_FIELD": "The field does not exist; the message may know which one you meant.",
     "UNSUPPORTED": "The service cannot do this; the message says what it can do.",
-    "UNSUPPORTED_MEDIA_TYPE": "Send the header Content-Type: application/json.",
+    "UNSUPPORTED_MEDIA_TYPE": "Send the Content-Type header that the message names.",
     "URL_NOT_ALLOWED": "The address is not on the allow-list of data sources.",
     "WRONG_TYPE": "The value has another JSON type than the field.",
 }

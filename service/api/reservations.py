@@ -10,7 +10,7 @@ from service.core import ledger
 from service.core.errors import Conflict
 from service.core.events import from_json
 from service.db import tables
-from service.operations import accounts, reservations
+from service.operations import accounts, reservations, runs
 from service.operations.owned import get_owned, owned
 from service.schemas.lists import Limit, ListOf
 from service.schemas.mechanism import from_core
@@ -110,7 +110,7 @@ def settle(reservation_id: str, body: Settlement, caller: Caller = WRITE) -> Res
         lambda s: reservations.settle(
             s,
             caller.principal,
-            reservation_id=_held_by_client(s, caller, reservation_id),
+            reservation_id=_ended_by_client(s, caller, reservation_id),
             fencing_token=body.fencing_token,
             executed=executed,
         ),
@@ -124,7 +124,7 @@ def release(reservation_id: str, caller: Caller = WRITE) -> Response:
     """Give back what was never leased."""
     return caller.write(
         lambda s: reservations.release(
-            s, caller.principal, reservation_id=_held_by_client(s, caller, reservation_id)
+            s, caller.principal, reservation_id=_ended_by_client(s, caller, reservation_id)
         ),
         shape=shape_reservation,
         status=200,
@@ -138,6 +138,17 @@ def _held_by_client(session: Session, caller: Caller, reservation_id: str) -> st
         raise Conflict(
             "A training job holds this reservation; cancel the job instead.",
             code="RESERVATION_OF_JOB",
+        )
+    return reservation_id
+
+
+def _ended_by_client(session: Session, caller: Caller, reservation_id: str) -> str:
+    """The id, unless a job or an open run has the log that says what is charged."""
+    _held_by_client(session, caller, reservation_id)
+    if runs.has_open_run(session, reservation_id):
+        raise Conflict(
+            "A run logs what this reservation pays for; complete the run instead.",
+            code="RESERVATION_OF_RUN",
         )
     return reservation_id
 

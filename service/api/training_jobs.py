@@ -1,23 +1,22 @@
 """/v1/training-jobs: submit, watch, cancel, and fetch what a job leaves."""
 
-import json
-from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from service import log_chunks
 from service.api import job_shapes, job_streams
 from service.api.deps import AnyKey, Caller, holds
 from service.api.lists import After, answer_list
-from service.api.problems import BadRequest
+from service.api.media_types import NDJSON, PARQUET, Accept, chosen
+from service.api.noise_logs import answer_noise_log, answer_sealed_log
 from service.api.strict import StrictRoute
 from service.core.jobs import recipes
 from service.db import tables
 from service.operations import job_plans, jobs
-from service.operations.job_states import chunks_of
+from service.operations.evidence import AUDIT_SCOPE
+from service.operations.noise_chunks import chunks_of
 from service.operations.owned import get_owned, owned
 from service.schemas import jobs as wire
 from service.schemas.lists import Limit, ListOf
@@ -25,14 +24,11 @@ from service.schemas.lists import Limit, ListOf
 router = APIRouter(tags=["Training jobs"], route_class=StrictRoute)
 READ = holds("jobs:read")
 WRITE = holds("jobs:write")
+AUDIT = holds(AUDIT_SCOPE)
 
-_NDJSON: Final = "application/x-ndjson"
-_PARQUET: Final = "application/vnd.apache.parquet"
 _EVENTS: Final = "text/event-stream"
 _LAST_SEQUENCE: Final = 2**53  # what every client can count to, and a database can hold
 _JOB: Final = "/v1/training-jobs/{job_id}"
-
-Accept = Annotated[str, Header(description="The media type wanted.")]
 
 
 @router.post("/v1/training-jobs", status_code=201, response_model=wire.TrainingJob)
@@ -103,7 +99,7 @@ async def training_job_events(
 ) -> Response:
     """What happens to a job, as it happens; or what has happened, with Accept: application/json."""
     start = after if last_event_id is None else last_event_id
-    if _chosen(accept, [_EVENTS, "application/json"]) == "application/json":
+    if chosen(accept, [_EVENTS, "application/json"]) == "application/json":
         return await anyio.to_thread.run_sync(_event_list, caller, job_id, start)
     await anyio.to_thread.run_sync(_find, caller, job_id)  # 404 while there is still a status
     return StreamingResponse(
@@ -116,16 +112,21 @@ async def training_job_events(
 @router.get(
     f"{_JOB}/noise-log",
     response_class=Response,
-    responses={200: {"content": {_NDJSON: {}, _PARQUET: {}}}},
+    responses={200: {"content": {NDJSON: {}, PARQUET: {}}}},
 )
 def training_job_noise_log(job_id: str, accept: Accept = "*/*", caller: Caller = READ) -> Response:
     """The releasable noise log, a record for each step; what is sealed never comes here."""
-    digests = _digests(caller, job_id)
-    objects = caller.parts.objects
-    if _chosen(accept, [_NDJSON, _PARQUET]) == _PARQUET:
-        return Response(log_chunks.joined(objects, digests), media_type=_PARQUET)
-    records = log_chunks.lines(objects, digests)
-    return StreamingResponse(_ndjson(records), media_type=_NDJSON)
+    return answer_noise_log(caller, _digests(caller, job_id), accept=accept)
+
+
+@router.get(
+    f"{_JOB}/sealed-log",
+    response_class=Response,
+    responses={200: {"content": {NDJSON: {}}}},
+)
+def training_job_sealed_log(job_id: str, caller: Caller = AUDIT) -> Response:
+    """The sealed stream, for auditors; each reading is on record for ever."""
+    return answer_sealed_log(caller, subject=tables.Job, subject_id=job_id)
 
 
 @router.get(f"{_JOB}/artifacts", response_model=wire.Artifacts)
@@ -225,18 +226,3 @@ def _digests(caller: Caller, job_id: str) -> list[str]:
             )
         ]
     )
-
-
-def _ndjson(records: Iterator[Any]) -> Iterator[bytes]:
-    for record in records:
-        yield json.dumps(record, allow_nan=False).encode() + b"\n"
-
-
-def _chosen(accept: str, offered: list[str]) -> str:
-    """The first type of ``Accept`` that is offered; the first offered for a wildcard."""
-    for part in accept.split(","):
-        wanted = part.partition(";")[0].strip().lower()
-        for have in offered:
-            if wanted in (have, "*/*", have.partition("/")[0] + "/*"):
-                return have
-    raise BadRequest(406, code="NOT_ACCEPTABLE", detail=f"This comes as {' or '.join(offered)}.")

@@ -52,11 +52,11 @@ class Fault:
     detail: str
 
 
-def seal(log: Columns | Sequence[StepRecord], *, previous: str | None) -> Chunk:
+def seal(log: Columns | Sequence[StepRecord] | Sequence[Run], *, previous: str | None) -> Chunk:
     """The chunk of some consecutive records.
 
     Args:
-        log: at least one record.
+        log: at least one record, or their runs, merged.
         previous: the link of the chunk before it, None if it is the first.
     """
     summary = _summary(log)

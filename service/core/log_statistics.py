@@ -86,7 +86,8 @@ def noise_norms(
     Source: ‖z‖² / (σC)² follows χ² with ``dimension`` degrees of freedom.
     """
     assert len(norms) == len(noise_stddev) > 0
-    squares = (norms / noise_stddev) ** 2
+    with np.errstate(over="ignore"):  # an absurd norm is infinitely implausible
+        squares = (norms / noise_stddev) ** 2
     return (
         _noise_scale(squares, dimension),
         _noise_scale_per_step(squares, dimension),

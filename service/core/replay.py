@@ -6,8 +6,8 @@ it that is known exactly: a lower bound may be computed from that part alone, be
 releases out is post-processing.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 import numpy as np
@@ -65,6 +65,49 @@ def runs(log: Columns | Sequence[StepRecord]) -> tuple[Run, ...]:
         Run(first_step=record.step, steps=steps, record=record)
         for record, steps in zip(records(rows(table, starts)), lengths, strict=True)
     )
+
+
+def merged(parts: Iterable[Run]) -> tuple[Run, ...]:
+    """The runs of a log whose runs were found piece by piece: however it was cut, the same.
+
+    Guarantees: ``merged`` of the runs of consecutive pieces equals ``runs`` of the whole.
+    """
+    found: list[Run] = []
+    for part in parts:
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and last.end_step == part.first_step
+            and _record_at(last, part.first_step) == part.record
+        ):
+            found[-1] = replace(last, steps=last.steps + part.steps)
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def between(parts: Iterable[Run], *, first_step: int, end_step: int) -> tuple[Run, ...]:
+    """What of the runs lies in the steps from ``first_step`` to before ``end_step``."""
+    found: list[Run] = []
+    for part in parts:
+        begin, end = max(part.first_step, first_step), min(part.end_step, end_step)
+        if begin < end:
+            found.append(Run(first_step=begin, steps=end - begin, record=_record_at(part, begin)))
+    return tuple(found)
+
+
+def expanded(parts: Iterable[Run]) -> Iterator[StepRecord]:
+    """The records of the runs, one for each step."""
+    for part in parts:
+        for step in range(part.first_step, part.end_step):
+            yield _record_at(part, step)
+
+
+def _record_at(run: Run, step: int) -> StepRecord:
+    epoch, size = run.record.epoch, run.record.updates_per_epoch
+    if epoch is not None and size is not None:
+        epoch += step // size - run.first_step // size
+    return replace(run.record, step=step, epoch=epoch)
 
 
 def replay(

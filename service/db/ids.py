@@ -6,7 +6,21 @@ from typing import Final, Literal
 from ulid import ULID
 
 Prefix = Literal[
-    "ds", "blk", "res", "adj", "ent", "job", "swp", "run", "chk", "cert", "aud", "key", "evt", "req"
+    "ds",
+    "blk",
+    "res",
+    "adj",
+    "ent",
+    "job",
+    "swp",
+    "run",
+    "chk",
+    "cert",
+    "aud",
+    "key",
+    "evt",
+    "req",
+    "read",
 ]
 
 _ID: Final = re.compile(r"[a-z]{2,4}_[0-9A-HJKMNP-TV-Z]{26}\Z")

@@ -1,8 +1,8 @@
 """All tables. Every row of tenant data carries its tenant; amounts are integer vectors.
 
 Append-only tables (``ledger_entries``, ``lease_grants``, ``job_events``, ``noise_chunks``,
-``log_entries``, ``log_nodes``, ``certificates``, …) have triggers, made by the migrations, that
-refuse UPDATE and DELETE; ``log_head`` has one that lets it grow only.
+``sealed_reads``, ``log_entries``, ``log_nodes``, ``certificates``, …) have triggers, made by the
+migrations, that refuse UPDATE and DELETE; ``log_head`` has one that lets it grow only.
 """
 
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from sqlalchemy import (
     DateTime,
     ForeignKey,
     Index,
+    LargeBinary,
     MetaData,
     String,
     Text,
@@ -284,13 +285,61 @@ class NoiseChunk(Base):
     __tablename__ = "noise_chunks"
     __table_args__ = (CheckConstraint("first_step < end_step", name="range"),)
 
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    subject_id: Mapped[str] = mapped_column(String(40), primary_key=True)  # a job or a run
     sequence: Mapped[int] = mapped_column(primary_key=True)
     first_step: Mapped[int]
     end_step: Mapped[int]
     released_object: Mapped[str] = mapped_column(String(64))
     sealed_object: Mapped[str | None] = mapped_column(String(64))
     summary: Mapped[list[JSONObject]]
+    link: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+
+
+class Run(Owned, Base):
+    """A run that trains elsewhere: what it says it does, and how far its log has come."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        CheckConstraint("state in ('open','completed','abandoned')", name="state"),
+        CheckConstraint("(state = 'open') = (ended_at is null)", name="ended_has_an_end"),
+        UniqueConstraint("reservation_id"),
+    )
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), index=True)
+    reservation_id: Mapped[str] = mapped_column(ForeignKey("reservations.id"))
+    mechanism: Mapped[JSONObject]
+    software: Mapped[JSONObject | None]
+    state: Mapped[str] = mapped_column(String(12), default="open", index=True)
+    next_step: Mapped[int] = mapped_column(default=0)
+    head: Mapped[str | None] = mapped_column(String(64))
+    ended_at: Mapped[datetime | None]
+
+
+class RunBatch(Base):
+    """Acknowledged records of a run that do not fill a chunk yet; gone once a chunk has them."""
+
+    __tablename__ = "run_batches"
+    __table_args__ = (CheckConstraint("first_step < end_step", name="range"),)
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    first_step: Mapped[int] = mapped_column(primary_key=True)
+    end_step: Mapped[int]
+    summary: Mapped[list[JSONObject]]
+    sealed: Mapped[bytes | None] = mapped_column(LargeBinary)
+
+
+class SealedRead(Base):
+    """Who read which sealed log, when, and what for: written before the reading."""
+
+    __tablename__ = "sealed_reads"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(String(64), index=True)
+    key_id: Mapped[str] = mapped_column(String(40))
+    subject_id: Mapped[str] = mapped_column(String(40), index=True)
+    purpose: Mapped[str] = mapped_column(String(24))
+    end_step: Mapped[int]
     created_at: Mapped[datetime]
 
 

@@ -31,7 +31,7 @@ from service.core.credentials import Principal
 from service.db.tables import Certificate, LogEntry
 from service.objects import ObjectStore
 from service.operations import log, signing_keys
-from service.operations.job_states import chunks_of
+from service.operations.noise_chunks import chunks_of
 from service.operations.owned import get_owned
 from service.signing import Signer
 

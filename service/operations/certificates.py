@@ -95,7 +95,7 @@ def issue(
 
     Raises:
         NotFound: no such check or certificate.
-        Conflict: SUBJECT_NOT_KEPT; CHECK_NOT_SUPPORTED; CHECK_SEALED; NOT_SETTLED;
+        Conflict: SUBJECT_NOT_CERTIFIED; CHECK_NOT_SUPPORTED; CHECK_SEALED; NOT_SETTLED;
             ACCOUNT_OVERDRAWN; LOG_INCOMPLETE; CERTIFICATE_EXISTS; CERTIFICATE_ENDED;
             SIGNING_KEY_REVOKED.
     """
@@ -287,11 +287,11 @@ def _store(
 
 
 def _check_verdict(check: ComplianceCheck) -> None:
-    if check.subject["type"] == "log":
+    if check.subject["type"] not in ("training_job", "parameters"):
         raise Conflict(
-            "A log that was only sent along is not kept, so nobody could verify its certificate. "
-            "Certify a job, or stated parameters.",
-            code="SUBJECT_NOT_KEPT",
+            "Only training jobs and stated parameters are certified: a log that was sent along is "
+            "not kept, and a run that trained elsewhere has no leaves in the log.",
+            code="SUBJECT_NOT_CERTIFIED",
         )
     if check.report["visibility"] != "public":
         raise Conflict(

@@ -4,8 +4,8 @@ Nothing is judged here: facts in, ``Evidence`` out. Sealed measures are read onl
 who holds ``audit:read`` and asks for them; the stored check is the record of that reading.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
 
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from service import log_chunks
 from service.core import merkle, noise_log, replay
 from service.core.bounds import separation
-from service.core.chunks import runs_of
+from service.core.chunks import runs_of, seal
 from service.core.claims import (
     AccountFacts,
     AccountState,
@@ -42,29 +42,24 @@ from service.core.events import (
 )
 from service.core.interval import Interval
 from service.core.jobs import TrainingSpec
-from service.db.tables import Account, Dataset, Job, LedgerEntry, NoiseChunk, Reservation
-from service.objects import ObjectStore
+from service.db.tables import Account, Dataset, Job, LedgerEntry, NoiseChunk, Reservation, Run
 from service.operations import log
-from service.operations.job_states import chunks_of
+from service.operations.noise_chunks import chunks_of
 from service.operations.owned import get_owned
-from service.sealing import Sealer
+from service.operations.run_logs import sealed_parts, tail_of
+from service.operations.vault import Vault
 
 T = TypeVar("T", bound=np.generic)
 
 AUDIT_SCOPE: Final = "audit:read"
+_MAX_MEASURE: Final = 2**53
 _ENDINGS: Final[dict[str, Ending]] = {
     "succeeded": "completed",
     "failed": "failed",
     "cancelled": "cancelled",
+    "completed": "completed",
+    "abandoned": "unknown",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Vault:
-    """Where the chunks of noise logs lie, and what opens the sealed ones."""
-
-    objects: ObjectStore
-    sealer: Sealer
 
 
 def of_job(
@@ -99,7 +94,7 @@ def of_job(
         log=_in_the_log(session, chunks, facts, job=job),
         ledger=_ledger(session, reservation, account),
         account=_account(account, dataset),
-        ending=_ending(job),
+        ending=_ending(job.state, job.error),
         privacy_unit=dataset.privacy_unit,
         record_count=dataset.record_count,
         record_count_is_public=dataset.record_count_is_public,
@@ -107,7 +102,50 @@ def of_job(
         dataset_matches=builtin is not None and builtin.fingerprint == dataset.fingerprint,
         stop_rule="fixed_steps" if job.state == "succeeded" else None,
         reproducible=spec.seed_policy == "reproducible",
-        sealed=_measures(chunks, vault=vault, job_id=job.id) if sealed else None,
+        sealed=_measures(session, job.id, found, vault=vault) if sealed else None,
+    )
+
+
+def of_run(
+    session: Session, principal: Principal, *, run_id: str, vault: Vault, sealed: bool
+) -> Evidence:
+    """The evidence about a run that trained elsewhere: as ``of_job``, from what it logged.
+
+    Nobody here saw the data or the generator: that the batches came from the dataset, and the
+    noise from where the log says, stays the runner's word.
+
+    Raises:
+        NotFound: no such run.
+        Forbidden: ``sealed`` without the scope.
+    """
+    if sealed:
+        principal.require(AUDIT_SCOPE)
+    run = get_owned(session, principal, Run, run_id)
+    dataset = session.get_one(Dataset, run.dataset_id)
+    account = dataset.accounts[-1]
+    reservation = session.get_one(Reservation, run.reservation_id)
+    tail = tail_of(session, run).runs
+    found, facts = _read(
+        chunks_of(session, run.id), vault=vault, sealed=run.ended_at is not None, tail=tail
+    )
+    records = dataset.max_records_per_unit
+    whole = run.state == "completed" and run.next_step == reservation.total_steps
+    return Evidence(
+        subject="run",
+        declared=for_unit(from_json(run.mechanism), records=records),
+        reserved=for_unit(from_json(reservation.mechanism), records=records),
+        replayed=for_unit(replay.replay(found), records=records),
+        certain=replay.certain_part(found),
+        log=facts,
+        ledger=_ledger(session, reservation, account),
+        account=_account(account, dataset),
+        ending=_ending(run.state, None),
+        privacy_unit=dataset.privacy_unit,
+        record_count=dataset.record_count,
+        record_count_is_public=dataset.record_count_is_public,
+        expected_batch_size=max((r.record.expected_batch_size for r in found), default=None),
+        stop_rule="fixed_steps" if whole else None,
+        sealed=_measures(session, run.id, found, vault=vault) if sealed else None,
     )
 
 
@@ -181,11 +219,15 @@ def _epoch_separation(event: EpochDpSgd, neighboring: Neighboring) -> Interval:
 
 
 def _read(
-    chunks: Sequence[NoiseChunk], *, vault: Vault, sealed: bool
+    chunks: Sequence[NoiseChunk],
+    *,
+    vault: Vault,
+    sealed: bool,
+    tail: Sequence[replay.Run] = (),
 ) -> tuple[list[replay.Run], LogFacts]:
     """The runs of a stored log, read from its objects and compared with what was recorded."""
     found: list[replay.Run] = []
-    expected, fault = 0, None
+    expected, fault, previous, chained = 0, None, None, True
     for chunk in chunks:
         try:
             stored = replay.runs(log_chunks.records_of(vault.objects, chunk.released_object))
@@ -197,14 +239,18 @@ def _read(
             fault = fault or f"The chunk from step {chunk.first_step} is not what was recorded."
         if chunk.first_step != expected:
             fault = fault or f"Step {expected} should come next, not {chunk.first_step}."
-        expected = chunk.end_step
+        chained = chained and seal(summary, previous=previous).link == chunk.link
+        expected, previous = chunk.end_step, chunk.link
         found += summary
+    found += tail
+    expected = tail[-1].end_step if tail else expected
     steps = sum(run.steps for run in found)
     contiguous = steps == expected and all(a.end_step == b.first_step for a, b in pairwise(found))
     facts = LogFacts(
         steps=steps,
         contiguous=contiguous,
         digests_match=fault is None,
+        chained=chained,
         sealed=sealed,
         fault=fault,
     )
@@ -277,47 +323,52 @@ def _account(account: Account, dataset: Dataset) -> AccountFacts:
     )
 
 
-def _ending(job: Job) -> Ending:
-    if job.error is not None and job.error.get("code") == "DEADLINE_EXCEEDED":
+def _ending(state: str, error: Mapping[str, Any] | None) -> Ending:
+    if error is not None and error.get("code") == "DEADLINE_EXCEEDED":
         return "deadline"
-    return _ENDINGS.get(job.state, "open")
+    return _ENDINGS.get(state, "open")
 
 
-def _measures(chunks: Sequence[NoiseChunk], *, vault: Vault, job_id: str) -> SealedMeasures:
-    rows: list[dict[str, Any]] = []
-    for chunk in chunks:
-        if chunk.sealed_object is not None:
-            rows += _sealed_rows(chunk, chunk.sealed_object, vault=vault, job_id=job_id)
-    dimensions = {row["noise_dimension"] for row in rows if row.get("noise_dimension")}
+def _measures(
+    session: Session, subject_id: str, log: Sequence[replay.Run], *, vault: Vault
+) -> SealedMeasures:
+    """The sealed columns, beside what the public records say of the same steps."""
+    parts = sealed_parts(session, subject_id)
+    hidden = log_chunks.sealed_log(vault.objects, parts, subject_id=subject_id, sealer=vault.sealer)
+    lines = {line["step"]: line for line in hidden}
+    rows: list[dict[str, Any]] = [
+        {
+            **lines[record.step]["sealed"],
+            "at": lines[record.step]["at"],
+            "sampling_rate": record.sampling_rate,
+            "noise_stddev": record.noise_multiplier * record.max_grad_norm,
+        }
+        for record in replay.expanded(log)
+        if record.step in lines
+    ]
+    dimensions = {
+        value
+        for row in rows
+        for value in (row.get("noise_dimension", row.get("dimension")),)
+        if isinstance(value, int) and value > 0
+    }
     return SealedMeasures(
         realized_batch_size=_column(rows, "realized_batch_size", np.int64),
         sampling_rate=_column(rows, "sampling_rate", np.float64),
         noise_norm=_column(rows, "noise_norm", np.float64),
         noise_stddev=_column(rows, "noise_stddev", np.float64),
         dimension=dimensions.pop() if len(dimensions) == 1 else None,
+        clock_forward=noise_log.times_go_forward([row["at"] for row in rows]),
     )
-
-
-def _sealed_rows(
-    chunk: NoiseChunk, digest: str, *, vault: Vault, job_id: str
-) -> list[dict[str, Any]]:
-    """The sealed columns of a chunk, beside what its public records say of the same steps."""
-    public = log_chunks.records_of(vault.objects, chunk.released_object)
-    hidden = log_chunks.sealed_lines(
-        vault.objects, digest, job_id=job_id, first_step=chunk.first_step, sealer=vault.sealer
-    )
-    return [
-        {name.removeprefix("sealed."): value for name, value in row.items()}
-        | {
-            "sampling_rate": record.sampling_rate,
-            "noise_stddev": record.noise_multiplier * record.max_grad_norm,
-        }
-        for record, row in zip(public, hidden, strict=True)
-    ]
 
 
 def _column(rows: Sequence[dict[str, Any]], name: str, kind: type[T]) -> NDArray[T] | None:
+    """A measure of every step; None where a step lacks it, or has what is no such number."""
     values = [row.get(name) for row in rows]
-    if not values or any(value is None for value in values):
-        return None
-    return np.asarray(values, dtype=kind)
+    whole = np.issubdtype(kind, np.integer)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        if whole and (abs(value) > _MAX_MEASURE or value != int(value)):
+            return None
+    return np.asarray(values, dtype=kind) if values else None

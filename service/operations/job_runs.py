@@ -26,11 +26,11 @@ from service.operations.job_states import (
     acts_for,
     end,
     executed_so_far,
-    last_chunk,
     locked,
     move,
     note,
 )
+from service.operations.noise_chunks import append_chunk, last_chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,18 +168,7 @@ def record_chunk(session: Session, held: Claim, chunk: StoredChunk) -> int:
         )
     # Times of steps are sealed; what everybody sees is one coarse time for each chunk (R25).
     now = database_now(session).replace(microsecond=0)
-    session.add(
-        NoiseChunk(
-            job_id=job.id,
-            sequence=1 if last is None else last.sequence + 1,
-            first_step=chunk.first_step,
-            end_step=chunk.end_step,
-            released_object=chunk.released_object,
-            sealed_object=chunk.sealed_object,
-            summary=[dict(run) for run in chunk.summary],
-            created_at=now,
-        )
-    )
+    append_chunk(session, chunk, subject_id=job.id, last=last, now=now)
     _log_chunk(session, job, chunk)
     job.step = chunk.end_step
     note(session, job, "progress", {"step": job.step, "total_steps": job.total_steps}, now=now)

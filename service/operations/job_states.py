@@ -7,7 +7,7 @@ These functions want the job's row locked by their caller. What must hold:
   is in doubt whether a step ran, it is charged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, cast
 
@@ -15,14 +15,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.core import replay
-from service.core.chunks import runs_of
 from service.core.credentials import Principal
 from service.core.errors import NotFound
 from service.core.events import Event
 from service.core.jobs import TERMINAL, JobState, check_move
 from service.db.ids import new_id
-from service.db.tables import Job, JobEvent, NoiseChunk, Reservation
-from service.operations import log, reservations
+from service.db.tables import Job, JobEvent
+from service.operations import log
+from service.operations.logged_reservations import settle_log
+from service.operations.noise_chunks import logged_runs
 
 
 def locked(session: Session, job_id: str) -> Job:
@@ -105,21 +106,9 @@ def end(
     log.append(session, "job", body, tenant_id=job.tenant_id, subject_id=job.id)
 
 
-def chunks_of(session: Session, job_id: str) -> Sequence[NoiseChunk]:
-    """The chunks of the job's log, in order."""
-    query = select(NoiseChunk).where(NoiseChunk.job_id == job_id).order_by(NoiseChunk.sequence)
-    return session.scalars(query).all()
-
-
-def last_chunk(session: Session, job_id: str) -> NoiseChunk | None:
-    """The newest chunk of the job's log."""
-    query = select(NoiseChunk).where(NoiseChunk.job_id == job_id)
-    return session.scalars(query.order_by(NoiseChunk.sequence.desc()).limit(1)).one_or_none()
-
-
 def executed_so_far(session: Session, job: Job) -> Event | None:
     """The event of the steps in the job's log; None if it has none."""
-    runs = [run for chunk in chunks_of(session, job.id) for run in runs_of(chunk.summary)]
+    runs = logged_runs(session, job.id)
     return replay.replay(runs) if runs else None
 
 
@@ -140,17 +129,5 @@ def _move(session: Session, job: Job, new: JobState, *, now: datetime, reason: s
 
 
 def _settle(session: Session, job: Job, executed: Event | None) -> None:
-    reservation = session.get_one(Reservation, job.reservation_id, populate_existing=True)
-    if reservation.state not in ("pending", "leased"):
-        return  # its owner closed it: what was leased is posted, and no step can follow
-    if executed is None and reservation.leased_steps == 0:
-        reservations.release(session, acts_for(job), reservation_id=reservation.id)
-        return
-    reservations.settle(
-        session,
-        acts_for(job),
-        reservation_id=reservation.id,
-        # The job's own token is what guards this: only its holder leases from the reservation.
-        fencing_token=reservation.fencing_token if reservation.leased_steps else None,
-        executed=executed,
-    )
+    # The job's own token is what guards this: only its holder leases from the reservation.
+    settle_log(session, acts_for(job), reservation_id=job.reservation_id, executed=executed)

@@ -32,8 +32,8 @@ from service.db.tables import (
 )
 from service.operations import log
 from service.operations.accounts import terms_of
-from service.operations.job_states import chunks_of
 from service.operations.jobs import LOG_NAME
+from service.operations.noise_chunks import chunks_of
 from service.sealing import Sealer
 
 Predicate = dict[str, Any]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from service.core import ledger
@@ -26,7 +26,7 @@ from service.core.events import (
 )
 from service.db.ids import new_id
 from service.db.session import database_now
-from service.db.tables import Account, HoldingRow, LeaseGrant, Reservation
+from service.db.tables import Account, HoldingRow, LeaseGrant, Reservation, Run
 from service.operations.accounts import (
     account_of,
     balance_of,
@@ -37,7 +37,7 @@ from service.operations.accounts import (
 )
 from service.operations.owned import get_owned
 
-_OPEN = ("pending", "leased")
+OPEN: Final = ("pending", "leased")
 
 
 class BudgetRefused(BudgetExceeded):
@@ -149,7 +149,7 @@ def lease(session: Session, principal: Principal, *, reservation_id: str, steps:
     Raises:
         Conflict: RESERVATION_EXPIRED, ALREADY_SETTLED, LEASE_EXCEEDS_RESERVATION.
     """
-    row = _lock_open(session, principal, reservation_id)
+    row = lock_open(session, principal, reservation_id)
     first, end = row.leased_steps, row.leased_steps + steps
     if end > row.total_steps:
         raise Conflict(
@@ -174,7 +174,7 @@ def lease(session: Session, principal: Principal, *, reservation_id: str, steps:
     row.state = "leased"
     row.leased_steps = end
     row.fencing_token += 1
-    _put_off_expiry(session, row)
+    put_off_expiry(session, row)
     row.version += 1
     grant = LeaseGrant(
         reservation_id=row.id,
@@ -196,9 +196,9 @@ def heartbeat(
     Raises:
         Conflict: LEASE_FENCED, another lease was given since; or the reservation has ended.
     """
-    row = _lock_open(session, principal, reservation_id)
+    row = lock_open(session, principal, reservation_id)
     _check_token(row, fencing_token)
-    _put_off_expiry(session, row)
+    put_off_expiry(session, row)
     row.version += 1
     return Granted(row, session.get_one(LeaseGrant, (row.id, fencing_token)))
 
@@ -210,6 +210,7 @@ def settle(
     reservation_id: str,
     fencing_token: int | None,
     executed: Event | None,
+    prices: Mapping[ledger.AccountTerms, ledger.Amounts] = MappingProxyType({}),
 ) -> Reservation:
     """Close the reservation: post, per order, the larger of its leases and what ran.
 
@@ -217,23 +218,19 @@ def settle(
         fencing_token: of the newest lease; None if nothing was leased.
         executed: what ran; None means exactly what was leased, or all of a mechanism that
             has no steps to lease.
+        prices: of ``executed``, as far as they are known.
 
     Raises:
         Conflict: RESERVATION_EXPIRED, ALREADY_SETTLED, LEASE_FENCED.
     """
-    row = _lock_open(session, principal, reservation_id)
+    row = lock_open(session, principal, reservation_id)
     if row.state == "leased":
         _check_token(row, fencing_token)
     event = from_json(row.mechanism)
     if executed is None:
         executed = NOTHING if row.state == "leased" or _has_steps(event) else event
-    for account, holding_row in _holdings(session, row):
-        logged = ledger.price(executed, terms_of(account))
-        holding, entry = ledger.settle(_holding(holding_row), logged)
-        _store(holding_row, holding)
-        post(session, account, entry, reservation_id=row.id, event=executed, by=principal.key_id)
-    _close(row, "settled")
-    row.executed = to_json(executed)
+    post_executed(session, row, executed, prices, by=principal.key_id)
+    close(row, "settled")
     session.flush()
     return row
 
@@ -244,9 +241,9 @@ def release(session: Session, principal: Principal, *, reservation_id: str) -> R
     Raises:
         Conflict: the reservation has ended already.
     """
-    row = _lock_open(session, principal, reservation_id)
+    row = lock_open(session, principal, reservation_id)
     _give_back(session, row, kind="release", by=principal.key_id)
-    _close(row, "settled" if row.leased_steps else "released")
+    close(row, "settled" if row.leased_steps else "released")
     session.flush()
     return row
 
@@ -259,7 +256,11 @@ def expire_overdue(session: Session, *, limit: int = 100) -> int:
     """
     overdue = (
         select(Reservation)
-        .where(Reservation.state.in_(_OPEN), Reservation.expires_at < database_now(session))
+        .where(
+            Reservation.state.in_(OPEN),
+            Reservation.expires_at < database_now(session),
+            ~exists().where(Run.reservation_id == Reservation.id),  # a run ends with its log
+        )
         .order_by(Reservation.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -267,7 +268,7 @@ def expire_overdue(session: Session, *, limit: int = 100) -> int:
     rows = session.scalars(overdue).all()
     for row in rows:
         _give_back(session, row, kind="expire", by="sweeper")
-        _close(row, "expired")
+        close(row, "expired")
     return len(rows)
 
 
@@ -278,6 +279,23 @@ def _price(
 ) -> ledger.Amounts:
     known = prices.get(terms)
     return ledger.price(event, terms) if known is None else known
+
+
+def post_executed(
+    session: Session,
+    row: Reservation,
+    executed: Event,
+    prices: Mapping[ledger.AccountTerms, ledger.Amounts],
+    *,
+    by: str,
+) -> None:
+    """Post, per order, the larger of the leases and ``executed``; wants the row locked."""
+    for account, holding_row in _holdings(session, row):
+        logged = _price(executed, terms_of(account), prices)
+        holding, entry = ledger.settle(_holding(holding_row), logged)
+        _store(holding_row, holding)
+        post(session, account, entry, reservation_id=row.id, event=executed, by=by)
+    row.executed = to_json(executed)
 
 
 def _check_room(account: Account, event: Event, charge: ledger.Amounts) -> None:
@@ -309,15 +327,21 @@ def _check_room(account: Account, event: Event, charge: ledger.Amounts) -> None:
     )
 
 
-def _lock_open(session: Session, principal: Principal, reservation_id: str) -> Reservation:
+def lock_open(session: Session, principal: Principal, reservation_id: str) -> Reservation:
+    """The reservation, locked until the end of the transaction, if it can still change.
+
+    Raises:
+        Conflict: RESERVATION_EXPIRED, ALREADY_SETTLED.
+        NotFound: no such reservation.
+    """
     row = get_owned(session, principal, Reservation, reservation_id, lock=True)
     overdue = row.expires_at is not None and row.expires_at <= database_now(session)
-    if row.state == "expired" or (row.state in _OPEN and overdue):
+    if row.state == "expired" or (row.state in OPEN and overdue):
         raise Conflict(
             "The reservation has expired; what was leased stays charged.",
             code="RESERVATION_EXPIRED",
         )
-    if row.state not in _OPEN:
+    if row.state not in OPEN:
         raise Conflict(
             f"The reservation is {row.state} and does not change any more.", code="ALREADY_SETTLED"
         )
@@ -332,7 +356,8 @@ def _check_token(row: Reservation, fencing_token: int | None) -> None:
         )
 
 
-def _put_off_expiry(session: Session, row: Reservation) -> None:
+def put_off_expiry(session: Session, row: Reservation) -> None:
+    """Whoever holds the locked reservation is alive: begin its time anew."""
     if row.expires_in_s is not None:
         row.expires_at = database_now(session) + timedelta(seconds=row.expires_in_s)
 
@@ -346,7 +371,8 @@ def _give_back(
         post(session, account, entry, reservation_id=row.id, event=None, by=by)
 
 
-def _close(row: Reservation, state: str) -> None:
+def close(row: Reservation, state: str) -> None:
+    """Give the locked reservation its last state."""
     row.state = state
     row.settled_at = datetime.now(UTC)
     row.version += 1

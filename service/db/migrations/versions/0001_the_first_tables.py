@@ -9,7 +9,14 @@ branch_labels = None
 depends_on = None
 
 
-APPEND_ONLY = ("ledger_entries", "lease_grants", "job_events", "noise_chunks", "compliance_checks")
+APPEND_ONLY = (
+    "ledger_entries",
+    "lease_grants",
+    "job_events",
+    "noise_chunks",
+    "compliance_checks",
+    "sealed_reads",
+)
 
 
 def upgrade() -> None:
@@ -267,22 +274,85 @@ def upgrade() -> None:
     )
     op.create_table(
         "noise_chunks",
-        sa.Column("job_id", sa.String(length=40), nullable=False),
+        sa.Column("subject_id", sa.String(length=40), nullable=False),
         sa.Column("sequence", sa.BigInteger(), nullable=False),
         sa.Column("first_step", sa.BigInteger(), nullable=False),
         sa.Column("end_step", sa.BigInteger(), nullable=False),
         sa.Column("released_object", sa.String(length=64), nullable=False),
         sa.Column("sealed_object", sa.String(length=64), nullable=True),
         sa.Column("summary", sa.JSON(), nullable=False),
+        sa.Column("link", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.CheckConstraint("first_step < end_step", name=op.f("ck_noise_chunks_range")),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_noise_chunks_job_id_jobs")),
-        sa.PrimaryKeyConstraint("job_id", "sequence", name=op.f("pk_noise_chunks")),
+        sa.PrimaryKeyConstraint("subject_id", "sequence", name=op.f("pk_noise_chunks")),
     )
+    _runs()
     if op.get_bind().dialect.name == "sqlite":
         _sqlite_triggers()
     else:
         _postgresql_triggers()
+
+
+def _runs() -> None:
+    op.create_table(
+        "runs",
+        sa.Column("dataset_id", sa.String(length=40), nullable=False),
+        sa.Column("reservation_id", sa.String(length=40), nullable=False),
+        sa.Column("mechanism", sa.JSON(), nullable=False),
+        sa.Column("software", sa.JSON(), nullable=True),
+        sa.Column("state", sa.String(length=12), nullable=False),
+        sa.Column("next_step", sa.BigInteger(), nullable=False),
+        sa.Column("head", sa.String(length=64), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("tenant_id", sa.String(length=64), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("created_by", sa.String(length=40), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("state in ('open','completed','abandoned')", name=op.f("ck_runs_state")),
+        sa.CheckConstraint(
+            "(state = 'open') = (ended_at is null)", name=op.f("ck_runs_ended_has_an_end")
+        ),
+        sa.ForeignKeyConstraint(
+            ["dataset_id"], ["datasets.id"], name=op.f("fk_runs_dataset_id_datasets")
+        ),
+        sa.ForeignKeyConstraint(
+            ["reservation_id"],
+            ["reservations.id"],
+            name=op.f("fk_runs_reservation_id_reservations"),
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
+        sa.UniqueConstraint("reservation_id", name=op.f("uq_runs_reservation_id")),
+    )
+    op.create_index(op.f("ix_runs_dataset_id"), "runs", ["dataset_id"], unique=False)
+    op.create_index(op.f("ix_runs_state"), "runs", ["state"], unique=False)
+    op.create_index(op.f("ix_runs_tenant_id"), "runs", ["tenant_id"], unique=False)
+    op.create_table(
+        "run_batches",
+        sa.Column("run_id", sa.String(length=40), nullable=False),
+        sa.Column("first_step", sa.BigInteger(), nullable=False),
+        sa.Column("end_step", sa.BigInteger(), nullable=False),
+        sa.Column("summary", sa.JSON(), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=True),
+        sa.CheckConstraint("first_step < end_step", name=op.f("ck_run_batches_range")),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_run_batches_run_id_runs")),
+        sa.PrimaryKeyConstraint("run_id", "first_step", name=op.f("pk_run_batches")),
+    )
+    op.create_table(
+        "sealed_reads",
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("tenant_id", sa.String(length=64), nullable=False),
+        sa.Column("key_id", sa.String(length=40), nullable=False),
+        sa.Column("subject_id", sa.String(length=40), nullable=False),
+        sa.Column("purpose", sa.String(length=24), nullable=False),
+        sa.Column("end_step", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_sealed_reads")),
+    )
+    op.create_index(
+        op.f("ix_sealed_reads_subject_id"), "sealed_reads", ["subject_id"], unique=False
+    )
+    op.create_index(op.f("ix_sealed_reads_tenant_id"), "sealed_reads", ["tenant_id"], unique=False)
 
 
 def _sqlite_triggers() -> None:
@@ -296,6 +366,10 @@ def _sqlite_triggers() -> None:
         "CREATE TRIGGER jobs_terminal_is_final BEFORE UPDATE OF state ON jobs "
         "WHEN OLD.finished_at IS NOT NULL AND NEW.state <> OLD.state "
         "BEGIN SELECT RAISE(ABORT, 'a finished job never changes its state'); END"
+    )
+    op.execute(
+        "CREATE TRIGGER runs_end_is_final BEFORE UPDATE ON runs WHEN OLD.ended_at IS NOT NULL "
+        "BEGIN SELECT RAISE(ABORT, 'a run that has ended never changes'); END"
     )
 
 
@@ -317,4 +391,12 @@ def _postgresql_triggers() -> None:
         "CREATE TRIGGER jobs_terminal_is_final BEFORE UPDATE OF state ON jobs FOR EACH ROW "
         "WHEN (OLD.finished_at IS NOT NULL AND NEW.state <> OLD.state) "
         "EXECUTE FUNCTION refuse_reopening()"
+    )
+    op.execute(
+        "CREATE FUNCTION refuse_change_of_ended_run() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'a run that has ended never changes'; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER runs_end_is_final BEFORE UPDATE ON runs FOR EACH ROW "
+        "WHEN (OLD.ended_at IS NOT NULL) EXECUTE FUNCTION refuse_change_of_ended_run()"
     )
