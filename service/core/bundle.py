@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import InvalidOperation
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from service.core import merkle
 from service.core.bundle_case import (
@@ -106,6 +106,33 @@ def verify(files: Mapping[str, bytes], *, policy: Policy) -> tuple[Step, ...]:
     return tuple(
         _examined(number, name, step, case) for number, (name, step) in enumerate(_STEPS, start=1)
     )
+
+
+def certified(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """What the bundle's statement says; whether it is true is ``verify``'s to say.
+
+    Raises:
+        Malformed: it cannot be read.
+    """
+    envelope = files.get(ENVELOPE)
+    if envelope is None:
+        raise Malformed(f"{ENVELOPE} is missing.")
+    statement = parse_statement(parse_envelope(envelope).payload)
+    try:
+        predicate = statement["predicate"]
+        guarantee, claim, issuer = (predicate[n] for n in ("guarantee", "claim", "issuer"))
+        return {
+            "certificate_id": predicate["certificate_id"],
+            "subjects": [
+                {"name": s["name"], "sha256": s["digest"]["sha256"]} for s in statement["subject"]
+            ],
+            **{n: guarantee[n] for n in ("epsilon", "delta", "neighboring", "privacy_unit")},
+            **{name: claim.get(name) for name in ("scope", "release", "evidence_level")},
+            "issuer": issuer.get("id"),
+            **{name: issuer[name] for name in ("issued_at", "valid_until")},
+        }
+    except _BY_CHANCE as error:
+        raise Malformed("The statement lacks what it certifies.") from error
 
 
 def _examined(number: int, name: StepName, step: Callable[[Case], str], case: Case) -> Step:
