@@ -15,6 +15,7 @@ from dpledger.transport import Event, Json
 
 TARGET_EPSILON: Final = 3.0
 _DELTA: Final = 1e-5
+_MAX_GRAD_NORM: Final = 0.5  # of the preset for the digits
 _NEIGHBORING: Final = "add_or_remove_one"
 _PRIVACY_UNIT: Final = "record"
 _BUDGET: Final = {"epsilon": "8.0", "delta": "1e-5", "neighboring": _NEIGHBORING}
@@ -37,7 +38,11 @@ def run_demo(client: Client, *, console: Console) -> bool:
     job = client.submit(
         dataset_id,
         training={"model": "mlp"},
-        privacy={"target_epsilon": TARGET_EPSILON, "delta": _DELTA, "max_grad_norm": 1.0},
+        privacy={
+            "target_epsilon": TARGET_EPSILON,
+            "delta": _DELTA,
+            "max_grad_norm": _MAX_GRAD_NORM,
+        },
     )
     console.print(f"job {job['id']}: {job['state']}, its worst case is reserved")
     if forecast := job.get("forecast"):

@@ -9,7 +9,12 @@ The ``code`` of an :class:`ApiError` is the stable code of the service's own err
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+#: Members that every problem has; whatever else one has is about the case at hand.
+_COMMON: Final = frozenset(
+    ("type", "title", "status", "detail", "instance", "code", "request_id", "retryable", "errors")
+)
 
 
 class ClientError(Exception):
@@ -38,3 +43,9 @@ class ApiError(ClientError):
         self.retryable = problem.get("retryable") is True
         self.fields: Mapping[str, Any] = problem
         super().__init__(f"{self.code}: {self.detail}")
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What helps beyond the text, such as ``available``, ``shortfall`` or ``suggestions``."""
+        known = {name: value for name, value in self.fields.items() if name not in _COMMON}
+        return {name: value for name, value in known.items() if value not in (None, [], {})}

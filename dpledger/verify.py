@@ -6,8 +6,9 @@ Reading files, the clock and Ed25519 are here; what is examined is in ``service.
 import io
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -17,7 +18,7 @@ from dpledger.errors import ClientError
 from service.core import bundle, checkpoint, merkle
 from service.core.accounting import epsilon_interval
 from service.core.bundle import Step
-from service.core.bundle_case import Policy
+from service.core.bundle_case import OLD_LIST, Policy
 from service.core.certificate import PublicKey, parse_keys
 from service.core.checkpoint import Checkpoint, Malformed
 from service.core.merkle import Frontier
@@ -27,12 +28,15 @@ _MAX_BYTES: Final = 2 * 2**30
 
 
 def verify_bundle(
-    data: bytes, *, trusted_keys: Sequence[PublicKey] | None = None, now: datetime | None = None
+    data: bytes | Mapping[str, bytes],
+    *,
+    trusted_keys: Sequence[PublicKey] | None = None,
+    now: datetime | None = None,
 ) -> tuple[Step, ...]:
     """Verify a certificate's bundle.
 
     Args:
-        data: The zip file.
+        data: The zip file, or its files by their names.
         trusted_keys: The issuer's keys, from the issuer; None trusts nobody and says so.
         now: The time to judge validity at; the present one if None.
 
@@ -48,7 +52,30 @@ def verify_bundle(
         epsilon_of=epsilon_interval,
         trusted_keys=trusted_keys,
     )
-    return bundle.verify(_files(data), policy=policy)
+    files = _unzipped(data) if isinstance(data, bytes) else data
+    return bundle.verify(files, policy=policy)
+
+
+def read_bundle(path: Path) -> dict[str, bytes]:
+    """The files of a bundle: of a zip file, or of the folder where it was unpacked.
+
+    Raises:
+        ClientError: No bundle, or one that is too large.
+        OSError: It cannot be read.
+    """
+    if not path.is_dir():
+        return _unzipped(path.read_bytes())
+    found = {p.relative_to(path).as_posix(): p for p in path.rglob("*") if p.is_file()}
+    _check_size(len(found), size=sum(file.stat().st_size for file in found.values()))
+    return {name: file.read_bytes() for name, file in found.items()}
+
+
+def certified(files: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """What the bundle's statement says, true or not; None if it cannot be read."""
+    try:
+        return bundle.certified(files)
+    except Malformed:
+        return None
 
 
 def keys_of(text: bytes) -> tuple[PublicKey, ...]:
@@ -63,8 +90,13 @@ def keys_of(text: bytes) -> tuple[PublicKey, ...]:
         raise ClientError(f"The key list cannot be read: {error.message}") from error
 
 
-def opened(note: str, *, keys: Sequence[PublicKey]) -> Checkpoint:
+def opened(note: str, *, keys: Sequence[PublicKey], saved_list: bool = False) -> Checkpoint:
     """A checkpoint that one of the keys has signed.
+
+    Args:
+        note: The signed note.
+        keys: Of the log.
+        saved_list: The keys are from a list that may be older than the checkpoint.
 
     Raises:
         ClientError: It is not.
@@ -73,7 +105,8 @@ def opened(note: str, *, keys: Sequence[PublicKey]) -> Checkpoint:
     try:
         return checkpoint.open_checkpoint(note, public_keys=good, check_signature=verifies)
     except Malformed as error:
-        raise ClientError(f"The checkpoint does not verify: {error.message}") from error
+        hint = f" Or {OLD_LIST}." if saved_list else ""
+        raise ClientError(f"The checkpoint does not verify: {error.message}{hint}") from error
 
 
 def grown(frontier: Frontier, leaves: Iterable[dict[str, Any]], *, size: int) -> Frontier:
@@ -115,12 +148,16 @@ def verifies(public_key: bytes, /, *, signature: bytes, message: bytes) -> bool:
     return True
 
 
-def _files(data: bytes) -> dict[str, bytes]:
+def _check_size(files: int, *, size: int) -> None:
+    if files > _MAX_FILES or size > _MAX_BYTES:
+        raise ClientError("The bundle is too large to be one.")
+
+
+def _unzipped(data: bytes) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            if len(entries) > _MAX_FILES or sum(e.file_size for e in entries) > _MAX_BYTES:
-                raise ClientError("The bundle is too large to be one.")
+            _check_size(len(entries), size=sum(entry.file_size for entry in entries))
             names = [entry.filename for entry in entries]
             if len(names) != len(set(names)):
                 raise ClientError("The bundle has two files of one name.")

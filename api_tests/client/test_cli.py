@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 
@@ -49,7 +50,7 @@ def test_the_demo_supports_the_true_claim_and_refutes_half_of_it(url, stub):
     assert "claim ε = 3.000: supported" in text
     assert "claim ε = 1.500: refuted" in text
     (submitted,) = [body for _, path, body in stub.requests if path == "/v1/training-jobs"]
-    assert submitted["privacy"] == {"target_epsilon": 3.0, "delta": 1e-5, "max_grad_norm": 1.0}
+    assert submitted["privacy"] == {"target_epsilon": 3.0, "delta": 1e-5, "max_grad_norm": 0.5}
 
 
 def test_the_demo_fails_when_a_false_claim_is_not_refuted(url, stub):
@@ -145,10 +146,79 @@ def test_calc_sends_only_the_fields_that_were_given(run, stub):
 
 def test_a_refusal_is_one_line_on_stderr_and_exit_status_1(url, stub):
     stub.refusal = {"status": 404, "code": "NOT_FOUND", "detail": "There is no such job."}
-    words = [sys.executable, "-m", "dpledger", "jobs", "show", "job_2", "--url", url]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = words("jobs", "show", "job_2", "--url", url)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: NOT_FOUND: There is no such job.\n"
+
+
+def words(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "dpledger", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_refusal_shows_what_helps_below_the_message(url, stub):
+    stub.refusal = {
+        "status": 409,
+        "code": "PRIVACY_BUDGET_EXCEEDED",
+        "detail": "Too much.",
+        "request_id": "req_1",
+        "shortfall": "0.5",
+        "suggestions": ["fewer steps"],
+    }
+    done = words("jobs", "submit", "ds_1", "--target-epsilon", "3", "--url", url)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: PRIVACY_BUDGET_EXCEEDED: Too much.\n"
+        '  shortfall: 0.5\n  suggestions: ["fewer steps"]\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("verify {dir}/bundle.zip --keys {dir}/no.json", "no.json"),
+        ("verify {dir}/no.zip", "no.zip"),
+        ("certificates bundle cert_1 --to {dir}/no/x.zip", "no/x.zip"),
+        ("audit log --keys {dir}/no.json", "no.json"),
+    ],
+)
+def test_a_file_that_is_not_there_is_one_line_and_exit_status_1(url, tmp_path, command, path):
+    (tmp_path / "bundle.zip").write_bytes(b"")
+    env = {**os.environ, "DPLEDGER_URL": url}
+    line = [sys.executable, "-m", "dpledger", *command.format(dir=tmp_path).split()]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 1
+    assert done.stderr == f"error: {tmp_path}/{path}: No such file or directory\n"
+
+
+def test_a_table_never_cuts_an_id(run, stub):
+    stub.job |= {"id": "job_" + "0" * 60, "dataset_id": "ds_" + "1" * 60}
+    line = run("jobs", "ls").stdout.splitlines()[1]
+    assert stub.job["id"] in line
+    assert stub.job["dataset_id"] in line
+
+
+@pytest.mark.parametrize(("given", "sent"), [((), None), (("--max-grad-norm", "2"), 2.0)])
+def test_a_job_leaves_its_clip_norm_to_the_preset_unless_told(run, stub, given, sent):
+    assert run("jobs", "submit", "ds_1", "--target-epsilon", "3", *given).exit_code == 0
+    assert stub.requests[-1][2]["privacy"].get("max_grad_norm") == sent
+
+
+@pytest.mark.parametrize("verb", ["up", "demo --embedded"])
+def test_without_the_server_parts_nothing_is_started(verb):
+    code = f"""
+import sys
+sys.modules["fastapi"] = None
+from dpledger.cli import main
+sys.argv = ["dpledger", *{verb.split()!r}]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: the server parts are not installed: pip install 'dpledger[service,worker]'\n"
+    )
 
 
 def test_the_client_side_loads_neither_the_server_nor_torch():

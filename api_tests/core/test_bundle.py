@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -198,10 +199,14 @@ def packed(envelope, leaves, *, old):
 
 
 def outcomes(liar):
+    return judged(liar.files())
+
+
+def judged(files, *, keys=LISTED):
     policy = Policy(
-        now=NOW, check_signature=verifies, epsilon_of=epsilon_interval, trusted_keys=LISTED
+        now=NOW, check_signature=verifies, epsilon_of=epsilon_interval, trusted_keys=keys
     )
-    steps = bundle.verify(liar.files(), policy=policy)
+    steps = bundle.verify(files, policy=policy)
     return {step.name: (step.result, step.detail) for step in steps}
 
 
@@ -312,3 +317,76 @@ def test_an_order_that_overflowed_is_dead_and_binds_nobody():
     dead = Liar()
     dead.lease["posted_change"] = [None, PRICE[1]]
     assert outcomes(dead)["ledger"][0] == "pass"
+
+
+def changed(files, name, old, new):
+    assert old in files[name], name
+    files[name] = files[name].replace(old, new, 1)
+
+
+def a_proof_is_flipped(files):
+    changed(files, names.proof_name(3), b"index 3\n", b"index 3\n!")
+
+
+def a_hash_of_a_proof_is_another(files):
+    hashes = files[names.proof_name(3)].split(b"\n")
+    hashes[2] = base64.b64encode(bytes(32))
+    files[names.proof_name(3)] = b"\n".join(hashes)
+
+
+DAMAGES = {
+    "a leaf": (
+        {"leaves": "leaves/3.json was changed"},
+        lambda f: changed(f, names.leaf_name(3), b'"salt":"chunk"', b'"salt":"chunl"'),
+    ),
+    "an unreadable proof": (
+        {"leaves": "proofs/3.tlog-proof is not readable as an inclusion proof"},
+        a_proof_is_flipped,
+    ),
+    "a proof of nothing": (
+        {"leaves": "proofs/3.tlog-proof was changed"},
+        a_hash_of_a_proof_is_another,
+    ),
+    "the checkpoint": (
+        {"checkpoint": "checkpoint.txt: "},
+        lambda f: changed(f, names.CHECKPOINT, b"\n8\n", b"\n9\n"),
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_one_damage_is_one_accusation_and_what_rests_on_it_is_not_examined(damage):
+    accused, spoil = DAMAGES[damage]
+    files = Liar().files()
+    spoil(files)
+    found = judged(files)
+    failed = {name: detail for name, (result, detail) in found.items() if result == "fail"}
+    assert set(failed) == set(accused), found
+    for step, reason in accused.items():
+        assert reason in failed[step]
+    for step in ("noise_log", "ledger", "epsilon"):
+        assert found[step][0] == "not_examined"
+        assert "the leaves did not verify" in found[step][1]
+
+
+NOT_TRUSTED = {
+    "an empty list": ((), "not on the list that you trust; the list may be older"),
+    "a revoked key": ((replace(LISTED[0], revoked_at=NOW),), "was revoked"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_TRUSTED)
+def test_a_key_that_nobody_trusts_is_the_only_accusation(case):
+    keys, reason = NOT_TRUSTED[case]
+    found = judged(Liar().files(), keys=keys)
+    assert {name for name, (result, _) in found.items() if result == "fail"} == {"issuer_key"}
+    assert reason in found["issuer_key"][1]
+
+
+def test_a_checkpoint_of_a_newer_key_says_that_the_list_may_be_old():
+    other = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()
+    old = replace(LISTED[0], key_id=hashlib.sha256(other).hexdigest(), public_key=other)
+    found = judged(Liar().files(), keys=(old,))
+    for step in ("issuer_key", "checkpoint"):
+        assert found[step][0] == "fail"
+        assert "the list may be older than the key" in found[step][1]

@@ -78,13 +78,33 @@ def test_the_command_line_verifies_a_bundle_offline(bundle, client, tmp_path):
     assert done.exit_code == 0, done.output
     assert " 1  files" in done.output
     assert "13  epsilon       pass" in done.output
+    assert done.output.splitlines()[-1] == "nothing speaks against this certificate"
+    told = done.output.partition(" 1  files")[0]
+    for subject in statement_of(unpacked(bundle))["subject"]:
+        assert f"{subject['name']}  sha256 {subject['digest']['sha256']}" in told
+    assert "ε = 8.0 at δ = 0.00001, add_or_remove_one" in told
     forged = unpacked(bundle)
     name = next(n for n in forged if n.endswith(".runs.json"))
     forged[name] = forged[name].replace(b"8", b"9", 1)
     path.write_bytes(packed(forged))
     done = CliRunner().invoke(app, ["verify", str(path), "--json"])
     assert done.exit_code == 1
-    assert json.loads(done.output)["valid"] is False
+    answer = json.loads(done.output)
+    assert answer["valid"] is False
+    assert answer["certified"]["epsilon"] == "8.0"
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_an_unpacked_folder_is_a_bundle_too_until_a_file_is_added(bundle, tmp_path):
+    folder = tmp_path / "bundle"
+    for name, data in unpacked(bundle).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    done = CliRunner().invoke(app, ["verify", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "nobody outside of it vouches for the key (give --keys)" in done.output
+    (folder / "more").write_bytes(b"")
+    assert CliRunner().invoke(app, ["verify", str(folder)]).exit_code == 1
 
 
 def test_the_bare_install_verifies_without_the_service_s_parts(bundle, tmp_path):
@@ -101,7 +121,7 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "nothing speaks against" in done.stdout
+    assert "nothing in the bundle speaks against it" in done.stdout
 
 
 def blocks(text):
@@ -134,6 +154,8 @@ def test_the_commands_of_the_guide_accept_the_bundle_and_refuse_a_changed_one(
     command = ["sh", "-c", script] if tool == "openssl" else [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode == 0) is honest, done.stdout + done.stderr
+    if tool == "pymerkle":
+        assert (done.stdout == "ok\n") is honest
 
 
 def chunk_files(files):

@@ -7,8 +7,8 @@ running), and, as usual, a command line that makes no sense; 3 refuted; 4 cancel
 import sys
 
 from dpledger.cli import calc, certificates, datasets, jobs, keys, server
-from dpledger.cli.console import errors, make_app
-from dpledger.errors import ClientError
+from dpledger.cli.console import cell, errors, make_app
+from dpledger.errors import ApiError, ClientError
 
 app = make_app("Privacy budgets, certified accounting, DP-SGD training and audit.")
 app.command()(server.up)
@@ -26,9 +26,22 @@ app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:
-    """Run the command line; a refusal of the service becomes one line and exit status 1."""
+    """Run the command line; a refusal, or a file that is not there, ends with exit status 1."""
     try:
         app()
-    except ClientError as error:
-        errors().print(f"error: {error}", style="red", markup=False)
+    except ApiError as error:
+        _refuse(str(error))
+        for name, value in error.extra.items():
+            errors().print(f"  {name}: {cell(value)}", markup=False)
         sys.exit(1)
+    except ClientError as error:
+        _refuse(str(error))
+        sys.exit(1)
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        _refuse(f"{named}{error.strerror or error}")
+        sys.exit(1)
+
+
+def _refuse(why: str) -> None:
+    errors().print(f"error: {why}", style="red", markup=False)

@@ -14,6 +14,7 @@ calc = make_app("Certified accounting of DP-SGD.")
 bounds = make_app("What no analysis of a sampler can promise.")
 
 Sampler = Annotated[str, typer.Option(help="poisson, shuffle, balls_in_bins or full_batch.")]
+Order = Annotated[str, typer.Option("--sampler", help="shuffle, balls_in_bins or poisson.")]
 Rate = Annotated[float | None, typer.Option(min=0, max=1, help="Of poisson.")]
 Noise = Annotated[float, typer.Option(min=0, help="σ: noise over max_grad_norm.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Of poisson and full_batch.")]
@@ -21,7 +22,7 @@ Updates = Annotated[int | None, typer.Option(min=1, help="Per epoch: of shuffle,
 Epochs = Annotated[int | None, typer.Option(min=1, help="Of shuffle and balls_in_bins.")]
 Delta = Annotated[float, typer.Option(min=0, max=1)]
 Neighboring = Annotated[str, typer.Option(help="add_or_remove_one, replace_one or zero_out.")]
-TargetEpsilon = Annotated[float, typer.Option(min=0)]
+TargetEpsilon = Annotated[float, typer.Option(min=0, help="More than 0.")]
 MaxKappa = Annotated[float | None, typer.Option(min=0, max=1, help="Find σ for this κ.")]
 RequiredUpdates = Annotated[int, typer.Option(min=1)]
 
@@ -156,7 +157,7 @@ def separation(
     noise_multiplier: Noise,
     updates_per_epoch: RequiredUpdates,
     epochs: Annotated[int, typer.Option(min=1)] = 1,
-    sampler: Sampler = "shuffle",
+    sampler: Order = "shuffle",
     neighboring: Neighboring = "zero_out",
     url: Url = None,
     api_key: ApiKey = None,
@@ -181,7 +182,7 @@ def minimum_noise(
     updates_per_epoch: RequiredUpdates,
     epochs: Annotated[int, typer.Option(min=1)] = 1,
     max_kappa: MaxKappa = None,
-    sampler: Sampler = "shuffle",
+    sampler: Order = "shuffle",
     neighboring: Neighboring = "zero_out",
     url: Url = None,
     api_key: ApiKey = None,

@@ -13,6 +13,7 @@ from dpledger.cli.console import (
     AsJson,
     Url,
     connect,
+    errors,
     make_app,
     output,
     print_json,
@@ -20,6 +21,7 @@ from dpledger.cli.console import (
     show_list,
 )
 from dpledger.errors import ClientError
+from dpledger.transport import Json
 
 app = make_app("Certificates of supported claims.")
 audit = make_app("The log that everything is written in.")
@@ -33,7 +35,9 @@ _COLOURS: Final = {"pass": "green", "fail": "red", "not_examined": "yellow"}
 
 
 def verify(
-    bundle: Annotated[Path, typer.Argument(help="The zip file of a certificate.")],
+    bundle: Annotated[
+        Path, typer.Argument(help="A certificate's zip file, or its unpacked folder.")
+    ],
     *,
     keys: Keys = None,
     as_json: AsJson = False,
@@ -41,18 +45,17 @@ def verify(
     """Verify a certificate offline: numbered steps; exit status 1 if one of them fails."""
     from dpledger import verify as offline  # noqa: PLC0415 - scipy, which few verbs need
 
-    try:
-        data = bundle.read_bytes()
-    except OSError as error:
-        raise ClientError(f"{bundle}: {error.strerror}") from error
+    files = offline.read_bundle(bundle)
+    stated = offline.certified(files)
     trusted = None if keys is None else offline.keys_of(keys.read_bytes())
-    steps = offline.verify_bundle(data, trusted_keys=trusted)
+    steps = offline.verify_bundle(files, trusted_keys=trusted)
     failed = [step for step in steps if step.result == "fail"]
     if as_json:
         print_json(
             {
                 "object": "bundle_verification",
                 "valid": not failed,
+                "certified": stated,
                 "steps": [
                     {"number": s.number, "name": s.name, "result": s.result, "detail": s.detail}
                     for s in steps
@@ -60,12 +63,21 @@ def verify(
             }
         )
     else:
+        _tell_certified(stated)
         for step in steps:
             words = step.result.replace("_", " ")
             line = Text(f"{step.number:2}  {step.name:12}  ")
             line.append(f"{words:12}", style=_COLOURS[step.result])
-            output().print(line.append(f"  {step.detail}"))
-        output().print("refused" if failed else "nothing speaks against this certificate")
+            output().print(line.append(f"  {_printable(step.detail)}"))
+        if failed:
+            output().print("refused: what is stated above is not to be relied on")
+        elif keys is None:
+            output().print(
+                "nothing in the bundle speaks against it, but nobody outside of it vouches for "
+                "the key (give --keys)"
+            )
+        else:
+            output().print("nothing speaks against this certificate")
     raise typer.Exit(FAILED if failed else 0)
 
 
@@ -141,13 +153,19 @@ def audit_log(
         listed = json.dumps(client.signing_keys()).encode() if keys is None else keys.read_bytes()
         known = offline.keys_of(listed)
         note = client.checkpoint()
-        point = offline.opened(note, keys=known)
+        if keys is None:
+            errors().print(
+                "the keys came from the audited service itself: give --keys with a list that you "
+                "got elsewhere"
+            )
+        point = offline.opened(note, keys=known, saved_list=keys is not None)
         tree = offline.grown(Frontier(), client.log_entries(), size=point.size)
         if (tree.size, tree.root) != (point.size, point.root):
             raise ClientError("The leaves do not give the root that was signed.")
         typer.echo(f"{point.origin}: {point.size} leaves give the signed root")
         if since is not None:
-            old = offline.opened(since.read_text(encoding="utf-8"), keys=known)
+            note_then = since.read_bytes().decode(errors="replace")
+            old = offline.opened(note_then, keys=known, saved_list=keys is not None)
             if old.size > point.size:
                 raise ClientError(f"The log was rolled back from {old.size} leaves.")
             proof = client.consistency_proof(old=old.size, new=point.size)
@@ -156,3 +174,28 @@ def audit_log(
             typer.echo(f"the {old.size} leaves of the saved checkpoint are its beginning")
     if save is not None:
         save.write_text(note, encoding="utf-8")
+
+
+def _tell_certified(stated: Json | None) -> None:
+    """Say what the certificate promises, before the steps that test it."""
+    if stated is None:
+        output().print("what is certified cannot be read")
+        return
+    told = {name: "-" if value is None else value for name, value in stated.items()}
+    lines = [
+        f"certificate {told['certificate_id']} states, subject to the steps below:",
+        *(f"  subject    {s['name']}  sha256 {s['sha256']}" for s in stated["subjects"]),
+        f"  guarantee  ε = {told['epsilon']} at δ = {told['delta']}, {told['neighboring']}",
+        f"  unit       {told['privacy_unit']}",
+        f"  scope      {told['scope']}, release {told['release']}",
+        f"  evidence   {told['evidence_level']}",
+        f"  issuer     {told['issuer']}",
+        f"  validity   {told['issued_at']} until {told['valid_until']}",
+    ]
+    for line in lines:
+        output().print(Text(_printable(line)))
+
+
+def _printable(text: str) -> str:
+    """The text without what could steer a terminal: a bundle may come from anybody."""
+    return "".join(c if c.isprintable() else "�" for c in text)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from dpledger.client import Client
@@ -14,6 +15,7 @@ FAILED: Final = 1
 NOT_DECIDED: Final = 2
 REFUTED: Final = 3
 CANCELLED: Final = 4
+_WIDEST: Final = 100_000
 
 Url = Annotated[
     str | None, typer.Option(envvar="DPLEDGER_URL", help="The service.", show_default=False)
@@ -57,7 +59,7 @@ def show(answer: Mapping[str, Any], *, as_json: bool) -> None:
         return
     for name, value in answer.items():
         if value is not None and name != "object":
-            output().print(f"{name}: {_cell(value)}", markup=False)
+            output().print(f"{name}: {cell(value)}", markup=False)
 
 
 def show_list(items: Iterable[Mapping[str, Any]], *, columns: Sequence[str], as_json: bool) -> None:
@@ -68,8 +70,11 @@ def show_list(items: Iterable[Mapping[str, Any]], *, columns: Sequence[str], as_
         return
     table = Table(*columns, box=None, pad_edge=False)
     for item in items:
-        table.add_row(*(_cell(item.get(column)) for column in columns))
-    output().print(table)
+        table.add_row(*(cell(item.get(column)) for column in columns))
+    console = output()
+    natural = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
+    console.width = max(natural, console.width)  # ids are for copying: never cut
+    console.print(table)
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
@@ -77,7 +82,8 @@ def print_json(answer: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(answer, ensure_ascii=False))
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as people read it."""
     if value is None:
         return "-"
     if isinstance(value, dict) and set(value) >= {"lower", "upper"}:

@@ -32,16 +32,21 @@ def submit(
     dataset_id: Annotated[str, typer.Argument(help="ds_…")],
     *,
     model: str = "mlp",
-    target_epsilon: Annotated[float, typer.Option(min=0)],
+    target_epsilon: Annotated[float, typer.Option(min=0, help="More than 0.")],
     delta: Annotated[float, typer.Option(min=0, max=1)] = 1e-5,
-    max_grad_norm: Annotated[float, typer.Option(min=0)] = 1.0,
+    max_grad_norm: Annotated[
+        float | None,
+        typer.Option(min=0, help="More than 0. Default: the preset's of dataset and model."),
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Stay until the job has ended.")] = False,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Queue a training job; with --wait the exit status is the job's."""
-    privacy = {"target_epsilon": target_epsilon, "delta": delta, "max_grad_norm": max_grad_norm}
+    privacy = {"target_epsilon": target_epsilon, "delta": delta}
+    if max_grad_norm is not None:  # without it the service takes the preset's
+        privacy["max_grad_norm"] = max_grad_norm
     with connect(url, api_key) as client:
         job = client.submit(dataset_id, training={"model": model}, privacy=privacy)
         if wait:

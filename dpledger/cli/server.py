@@ -1,9 +1,10 @@
 """``up``, ``demo`` and ``version``. The service is imported only by the verb that runs it."""
 
 import contextlib
+import importlib.util
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -13,6 +14,9 @@ from dpledger.embedded_service import Address, embedded_service
 from dpledger.errors import ClientError
 from service import __version__
 
+_SERVER_PARTS: Final = ("alembic", "celery", "fastapi", "sqlalchemy", "structlog", "uvicorn")
+_WORKER_PARTS: Final = ("opacus", "torch")
+
 
 def up(
     *,
@@ -21,6 +25,7 @@ def up(
     data_dir: Annotated[Path, typer.Option(help="All state is in here.")] = Path("dpledger-data"),
 ) -> None:
     """Run the whole service on this machine; Ctrl-C stops it."""
+    _need_server()
     from service import embedded  # noqa: PLC0415 - the bare install has no server
 
     code = embedded.up(
@@ -42,6 +47,7 @@ def demo(
     """Train a model under a budget and test two claims about it."""
     with contextlib.ExitStack() as stack:
         if embedded:
+            _need_server()
             output().print("starting gateway, worker, sweeper and broker")
             address: Address = stack.enter_context(embedded_service())
             url, api_key = address.url, address.api_key
@@ -59,3 +65,11 @@ def version(*, as_json: AsJson = False) -> None:
         print_json({"version": __version__})
     else:
         output().print(__version__)
+
+
+def _need_server() -> None:
+    """Refuse before anything starts where this is the bare install."""
+    if any(importlib.util.find_spec(name) is None for name in (*_SERVER_PARTS, *_WORKER_PARTS)):
+        raise ClientError(
+            "the server parts are not installed: pip install 'dpledger[service,worker]'"
+        )

@@ -14,7 +14,7 @@ from service.core.certificate import (
     parse_envelope,
     parse_statement,
 )
-from service.core.checkpoint import Checkpoint, CheckSignature
+from service.core.checkpoint import Checkpoint, CheckSignature, Malformed
 from service.core.claims import EpsilonOf
 from service.core.replay import Run
 
@@ -25,6 +25,10 @@ CHECKPOINT: Final = "checkpoint.txt"
 CONSISTENCY: Final = "consistency.json"
 KEYS: Final = "keys.json"
 GUIDE: Final = "VERIFY.md"
+OLD_LIST: Final = (
+    "the list may be older than the key: fetch …/.well-known/dpledger-keys.json over a channel "
+    "that you trust"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,7 @@ class Case:
     keys: tuple[PublicKey, ...] = ()
     point: Checkpoint | None = None
     leaves: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
+    leaves_verified: bool = False
     runs: list[Run] | None = None
 
     def stated(self) -> dict[str, Any]:
@@ -79,8 +84,17 @@ class Case:
             raise Fails(f"{name} is missing.")
         return found
 
+    def text(self, name: str) -> str:
+        """A file that must be there and be text."""
+        try:
+            return self.file(name).decode()
+        except UnicodeDecodeError as error:
+            raise Fails(f"{name} is no text.") from error
+
     def about(self, kind: str) -> list[dict[str, Any]]:
-        """The bodies of all named leaves of a kind, in the order of the log."""
+        """The bodies of all named leaves of a kind, in the order of the log, once verified."""
+        if not self.leaves_verified:
+            raise Skips("It rests on the leaves, and the leaves did not verify.")
         return [leaf["body"] for _, leaf in sorted(self.leaves.items()) if leaf.get("kind") == kind]
 
 
@@ -145,25 +159,60 @@ def read_leaf(case: Case, index: int) -> dict[str, Any]:
     return leaf
 
 
-def included(case: Case, index: int) -> bytes:
-    """The hash of a leaf of the bundle, which the checkpoint's tree has at this index."""
+def included(case: Case, index: int, *, named: str | None = None) -> bytes:
+    """The hash of a leaf of the bundle, which the checkpoint's tree has at this index.
+
+    Args:
+        case: what was found so far, with a good checkpoint.
+        index: the leaf.
+        named: the hash that the certificate names, to tell a bad leaf from a bad proof.
+    """
     assert case.point is not None
-    proof = checkpoint.parse_tlog_proof(case.file(proof_name(index)).decode())
+    path = proof_name(index)
     leaf = merkle.leaf_hash(case.file(leaf_name(index)))
-    if proof.index != index or proof.note != case.file(CHECKPOINT).decode():
-        raise Fails(f"The proof of leaf {index} is about another leaf or checkpoint.")
+    try:
+        proof = checkpoint.parse_tlog_proof(case.text(path))
+    except Malformed as error:
+        raise Fails(f"{path} is not readable as an inclusion proof: {error.message}") from error
+    if proof.index != index or proof.note != case.text(CHECKPOINT):
+        raise Fails(f"{path} is about another leaf or checkpoint.")
     if not merkle.verify_inclusion(
         leaf, index=index, size=case.point.size, proof=proof.hashes, root=case.point.root
     ):
-        raise Fails(f"Leaf {index} is not in the log: it was changed, moved or made up.")
+        suspect = f"{leaf_name(index)} or {path}"
+        if named is not None:
+            suspect = path if leaf.hex() == named else leaf_name(index)
+        raise Fails(f"Leaf {index} is not in the log: {suspect} was changed, moved or made up.")
     return leaf
 
 
-def opened(case: Case, note: str) -> Checkpoint:
+def opened(case: Case, note: str, *, what: str) -> Checkpoint:
     """The checkpoint of a note that the issuer signed; a revoked key signs nothing."""
     trusted = case.policy.trusted_keys
     keys = case.keys if trusted is None else trusted
     good = [key.public_key for key in keys if key.revoked_at is None]
-    return checkpoint.open_checkpoint(
-        note, public_keys=good, check_signature=case.policy.check_signature
-    )
+    if not good:
+        raise Skips("There is no good key to check its signature with.")
+    try:
+        return checkpoint.open_checkpoint(
+            note, public_keys=good, check_signature=case.policy.check_signature
+        )
+    except Malformed as error:
+        raise Fails(f"{what}: {error.message}{_why_not(case, note)}") from error
+
+
+def _why_not(case: Case, note: str) -> str:
+    """Which key signed a checkpoint, if it is one that does not count."""
+    for key in (*(case.policy.trusted_keys or ()), *case.keys):
+        try:
+            checkpoint.open_checkpoint(
+                note,
+                public_keys=[key.public_key],
+                check_signature=case.policy.check_signature,
+            )
+        except Malformed:
+            continue
+        if key.revoked_at is not None:
+            return f" The key {key.key_id} that signed it was revoked."
+        return f" The key {key.key_id} that signed it is not on your list; {OLD_LIST}."
+    return ""

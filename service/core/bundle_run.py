@@ -201,10 +201,11 @@ def _priced(case: Case) -> list[Event]:
     if not chunks(stated):
         found = [item["mechanism"] for item in stated["mechanisms"]]
         return [from_json(item) for item in found if item is not None]
+    jobs, reserves = case.about("job"), case.about("reserve")
     ran = _ran(case)
     if ran is None:
         raise Skips("The noise log is not whole: nothing is computed from it.")
-    job, reserved = _one(case.about("job")), _one(case.about("reserve"))
+    job, reserved = _one(jobs), _one(reserves)
     if job["state"] == "succeeded" and job["steps"] == job["total_steps"]:
         return [ran]
     return [ran, from_json(reserved["mechanism"])]
