@@ -122,7 +122,7 @@ class Client:
     def settle(
         self, reservation_id: str, *, fencing_token: int, executed: Mapping[str, Any]
     ) -> Json:
-        """Charge what was run, ``{mechanism}``, and free the rest; a logged run ends by complete_run."""
+        """Charge what was run, ``{mechanism}``, and free the rest."""
         body = {"fencing_token": fencing_token, "executed": dict(executed)}
         return self._to.post(f"/v1/reservations/{reservation_id}/settle", body)
 
