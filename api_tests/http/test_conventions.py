@@ -49,6 +49,22 @@ def test_a_body_that_cannot_be_read_is_a_clear_problem(api, body, status, code):
 
 
 @pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (b'{"budget": {"epsilon": NaN}}', "/budget/epsilon"),
+        (b'{"a/b": [0, {"c~": 1e999}]}', "/a~1b/1/c~0"),
+        (b'{"budget": {"delta": 1, "delta": 2}}', "/budget/delta"),
+        (b'{"name": "\\ud800"}', "/name"),
+        (b"NaN", ""),
+    ],
+)
+def test_what_cannot_be_read_is_pointed_at(api, body, pointer):
+    answer = api.post_raw("/v1/datasets", body)
+    assert answer.status_code == 400
+    assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize(
     ("change", "code", "pointer"),
     [
         ({"record_count": True}, "WRONG_TYPE", "/record_count"),
@@ -67,6 +83,13 @@ def test_a_body_that_cannot_be_read_is_a_clear_problem(api, body, status, code):
 def test_an_invalid_field_is_named(api, change, code, pointer):
     body = problem(api.post("/v1/datasets", {**DATASET, **change}), 422, code)
     assert body["errors"][0]["pointer"] == pointer
+
+
+def test_a_misspelt_field_is_named_before_the_one_that_is_missing(api):
+    misspelt = {**{k: v for k, v in DATASET.items() if k != "name"}, "nmae": "digits"}
+    body = problem(api.post("/v1/datasets", misspelt), 422, "UNKNOWN_FIELD")
+    assert [e["code"] for e in body["errors"]] == ["UNKNOWN_FIELD", "MISSING_FIELD"]
+    assert "'name'" in body["errors"][0]["message"]
 
 
 def test_an_unknown_field_comes_with_a_guess(api):

@@ -142,6 +142,8 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     known = getattr(request.state, "known_fields", frozenset())
     named = [_named(e, body=error.body, known=known) for e in error.errors()]
+    # A misspelt field is missing as well: the guess at what was meant comes first.
+    named.sort(key=lambda found: found["code"] != "UNKNOWN_FIELD")
     first = named[0]
     where = first["pointer"] or first.get("parameter", "the body")
     return problem(

@@ -7,6 +7,7 @@ infinity. For numbers that bound privacy each of these is a wrong answer in wait
 import json
 import math
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import Request, Response
@@ -61,58 +62,79 @@ def parse_json(body: bytes) -> Any:
         raise _bad("BAD_JSON", f"The body is not JSON: {error.msg} ({where}).") from error
     except RecursionError as error:
         raise _bad("BAD_JSON", _PARSE_DEPTH_MESSAGE) from error
-    _check_strings(value, depth=0)
+    _refuse_marked(value, path=())
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Stands in a parsed value where something must be refused, until its place is known."""
+
+    code: str
+    detail: str
+    key: str | None = None
 
 
 def _bad(code: str, detail: str, pointer: str | None = None) -> BadRequest:
     return BadRequest(400, code=code, detail=detail, pointer=pointer)
 
 
-def _refuse_constant(token: str) -> Any:
-    raise _bad("NON_FINITE_NUMBER", f"{token} is not a JSON number.")
+def _refuse_constant(token: str) -> _Refused:
+    return _Refused("NON_FINITE_NUMBER", f"{token} is not a JSON number.")
 
 
-def _finite(token: str) -> float:
+def _finite(token: str) -> float | _Refused:
     value = float(token)
     if math.isinf(value):
-        raise _bad("NON_FINITE_NUMBER", f"{token[:40]} is too large for a number.")
+        return _Refused("NON_FINITE_NUMBER", f"{token[:40]} is too large for a number.")
     return value
 
 
-def _integer(token: str) -> int:
+def _integer(token: str) -> int | _Refused:
     if len(token) > _MAX_DIGITS:
-        raise _bad("NON_FINITE_NUMBER", "A whole number has too many digits.")
+        return _Refused("NON_FINITE_NUMBER", "A whole number has too many digits.")
     value = int(token)
-    if abs(value) > 2**63:  # float fields would overflow, integer fields have smaller limits
-        _finite(token)
-    return value
+    # Float fields would overflow; integer fields have smaller limits of their own.
+    as_float = _finite(token) if abs(value) > 2**63 else None
+    return as_float if isinstance(as_float, _Refused) else value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Refused:
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _bad("DUPLICATE_KEY", f"The key {key!r} stands twice in one object.")
+                detail = f"The key {key!r} stands twice in one object."
+                return _Refused("DUPLICATE_KEY", detail, key)
             seen.add(key)
     return result
 
 
-def _check_strings(value: Any, *, depth: int) -> None:
-    if depth > _MAX_DEPTH:
+def _refuse_marked(value: Any, *, path: tuple[str | int, ...]) -> None:
+    """Refuse the first marked value or bad text, with the pointer to its place."""
+    if len(path) > _MAX_DEPTH:
         raise _bad("BAD_JSON", _PARSE_DEPTH_MESSAGE)
+    if isinstance(value, _Refused):
+        place = path if value.key is None else (*path, value.key)
+        raise _bad(value.code, value.detail, _pointer(place))
     if isinstance(value, str):
         if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-            raise _bad("BAD_TEXT", "A text holds a NUL or half a surrogate pair.")
+            detail = "A text holds a NUL or half a surrogate pair."
+            raise _bad("BAD_TEXT", detail, _pointer(path))
     elif isinstance(value, dict):
         for key, item in value.items():
-            _check_strings(key, depth=depth + 1)
-            _check_strings(item, depth=depth + 1)
+            _refuse_marked(key, path=path)
+            _refuse_marked(item, path=(*path, key))
     elif isinstance(value, list):
-        for item in value:
-            _check_strings(item, depth=depth + 1)
+        for index, item in enumerate(value):
+            _refuse_marked(item, path=(*path, index))
+
+
+def _pointer(path: tuple[str | int, ...]) -> str:
+    parts = (str(step).replace("~", "~0").replace("/", "~1") for step in path)
+    # What is not text at all cannot stand in the answer either.
+    return "".join(f"/{part}" for part in parts).encode(errors="replace").decode()
 
 
 def _check_content_type(request: Request) -> None:
