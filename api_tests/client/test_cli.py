@@ -181,6 +181,7 @@ def test_a_refusal_shows_what_helps_below_the_message(url, stub):
         ("verify {dir}/no.zip", "no.zip"),
         ("certificates bundle cert_1 --to {dir}/no/x.zip", "no/x.zip"),
         ("audit log --keys {dir}/no.json", "no.json"),
+        ("audit log --since {dir}/no.txt", "no.txt"),
     ],
 )
 def test_a_file_that_is_not_there_is_one_line_and_exit_status_1(url, tmp_path, command, path):

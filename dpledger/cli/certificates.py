@@ -45,9 +45,9 @@ def verify(
     """Verify a certificate offline: numbered steps; exit status 1 if one of them fails."""
     from dpledger import verify as offline  # noqa: PLC0415 - scipy, which few verbs need
 
+    trusted = None if keys is None else offline.keys_of(keys.read_bytes())
     files = offline.read_bundle(bundle)
     stated = offline.certified(files)
-    trusted = None if keys is None else offline.keys_of(keys.read_bytes())
     steps = offline.verify_bundle(files, trusted_keys=trusted)
     failed = [step for step in steps if step.result == "fail"]
     if as_json:
@@ -149,6 +149,7 @@ def audit_log(
     from dpledger import verify as offline  # noqa: PLC0415 - as above
     from service.core.merkle import Frontier  # noqa: PLC0415 - as above
 
+    note_then = None if since is None else since.read_bytes().decode(errors="replace")
     with connect(url, api_key) as client:
         listed = json.dumps(client.signing_keys()).encode() if keys is None else keys.read_bytes()
         known = offline.keys_of(listed)
@@ -163,8 +164,7 @@ def audit_log(
         if (tree.size, tree.root) != (point.size, point.root):
             raise ClientError("The leaves do not give the root that was signed.")
         typer.echo(f"{point.origin}: {point.size} leaves give the signed root")
-        if since is not None:
-            note_then = since.read_bytes().decode(errors="replace")
+        if note_then is not None:
             old = offline.opened(note_then, keys=known, saved_list=keys is not None)
             if old.size > point.size:
                 raise ClientError(f"The log was rolled back from {old.size} leaves.")
