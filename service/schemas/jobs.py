@@ -101,7 +101,7 @@ class LimitsRequest(Wire):
 _EXAMPLE: dict[str, Any] = {
     "dataset_id": "ds_01JD0000000000000000000000",
     "training": {"model": "mlp"},
-    "privacy": {"target_epsilon": 3.0, "delta": 1e-5, "max_grad_norm": 1.0},
+    "privacy": {"target_epsilon": 3.0, "delta": 1e-5, "max_grad_norm": 0.5},
 }
 
 
