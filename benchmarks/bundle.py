@@ -152,7 +152,9 @@ def recorded(database: Database, vault: evidence.Vault, job_id: str, steps: int)
             job_runs.lease_steps(session, held, first_step=first, steps=end - first)
         uploads = [Upload(record=record(step)) for step in range(first, end)]
         begin = time.perf_counter()
-        chunk = log_chunks.store(uploads, job_id=job_id, objects=vault.objects, sealer=vault.sealer)
+        chunk = log_chunks.store(
+            uploads, subject_id=job_id, objects=vault.objects, sealer=vault.sealer
+        )
         with database.write() as session:
             job_runs.record_chunk(session, held, chunk)
         taken_s += time.perf_counter() - begin
