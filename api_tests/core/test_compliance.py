@@ -32,7 +32,6 @@ from service.core.events import (
     Repeated,
     poisson,
 )
-from service.core.findings import epsilon_floor
 from service.core.interval import Interval
 from service.core.replay import certain_part, replay
 
@@ -340,7 +339,6 @@ def test_R13_an_overdrawn_account_stops_single_claims_too():
 
 def test_a_separation_that_excludes_the_claim_refutes_it():
     kappa = Interval(0.5, 0.6)
-    assert epsilon_floor(0.5, delta=1e-5) == pytest.approx(1.7627, abs=1e-3)
     evidence = stated(separation=kappa)
     assert judge(a_claim(1.7), evidence).verdict == "refuted"
     assert finding(judge(a_claim(1.7), evidence), 7).result == "fail"
@@ -348,10 +346,11 @@ def test_a_separation_that_excludes_the_claim_refutes_it():
     assert finding(judge(a_claim(100.0), evidence), 7).result == "pass"
 
 
-def test_the_floor_of_a_separation_of_one_over_root_eight_is_the_log_of_three():
-    assert epsilon_floor(1 / math.sqrt(8), delta=0.0) == pytest.approx(math.log(3))
-    assert epsilon_floor(-0.1, delta=1e-5) == 0.0
-    assert math.isinf(epsilon_floor(1.0, delta=1e-5))
+def test_a_separation_of_one_over_root_eight_excludes_what_is_below_the_log_of_three():
+    evidence = stated(separation=Interval(1 / math.sqrt(8), 0.6))
+    just_below, just_above = math.log(3) - 1e-4, math.log(3) + 1e-4
+    assert finding(judge(a_claim(just_below), evidence), 7).result == "fail"
+    assert finding(judge(a_claim(just_above), evidence), 7).result == "pass"
 
 
 def test_R21_an_audit_against_the_claim_blocks_it_and_silence_is_no_proof():

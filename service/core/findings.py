@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from service.core.bounds import epsilon_floor
 from service.core.claims import Claim, Evidence, Finding, LogFacts, SealedMeasures
 from service.core.events import (
     Composed,
@@ -261,7 +262,8 @@ def separation(claim: Claim, evidence: Evidence) -> Finding:
     if kappa is None or claim.epsilon is None or claim.delta is None:
         detail = "The separation was not computed for this mechanism and relation."
         return Finding(number=7, check="separation", result="not_examined", detail=detail)
-    floor = epsilon_floor(kappa.lower, delta=claim.delta)
+    tv = math.sqrt(2) * kappa.lower * (1 - 1e-15)  # κ = TV/√2; the root is rounded down
+    floor = epsilon_floor(tv, delta=claim.delta)
     if floor > claim.epsilon:
         refutes = claim.release == "all_updates"
         return Finding(
@@ -277,15 +279,6 @@ def separation(claim: Claim, evidence: Evidence) -> Finding:
         result="pass",
         detail=f"κ ≥ {kappa.lower:.5f} allows the claim: it excludes ε below {floor:.5f}.",
     )
-
-
-def epsilon_floor(kappa_lower: float, *, delta: float) -> float:
-    """The least ε that a separation of at least ``kappa_lower`` allows, rounded down."""
-    tv = min(max(math.sqrt(2) * kappa_lower, 0.0), 1.0)
-    if tv >= 1:
-        return math.inf if delta < 0.5 else 0.0
-    ratio = (1 + tv - 2 * delta) / (1 - tv)
-    return max(0.0, math.log(ratio) * (1 - 1e-12)) if ratio > 0 else 0.0
 
 
 def ledger(evidence: Evidence) -> Finding:
