@@ -17,10 +17,6 @@ class ObjectStore(Protocol):
         """Store ``data`` durably and give its hex SHA-256."""
         ...
 
-    def put_file(self, path: Path) -> str:
-        """As ``put``, for a file that may be large."""
-        ...
-
     def get(self, digest: str) -> bytes:
         """The bytes of an object; their digest is checked."""
         ...
@@ -57,10 +53,6 @@ class FolderStore:
             raise
         _sync_folder(target.parent)
         return digest
-
-    def put_file(self, path: Path) -> str:
-        """Store a file; artifacts are models, which fit into memory."""
-        return self.put(path.read_bytes())
 
     def get(self, digest: str) -> bytes:
         """Read an object and check that it is what its name says."""

@@ -1,7 +1,7 @@
 """Keep a handful of programs running, and stop all of them together.
 
 What must hold: a program that dies is started again, with growing pauses; one that dies
-again and again ends everything; SIGTERM or one Ctrl-C stops all within ``STOP_WITHIN_S``,
+again and again ends everything; SIGTERM or one Ctrl-C stops all within five seconds,
 in the order given; when the supervisor itself is killed, lifeline.py ends the programs and
 what they started. Only the standard library is used here, and there are no threads.
 """
@@ -19,7 +19,6 @@ from typing import BinaryIO, Final
 
 from service import lifeline
 
-STOP_WITHIN_S: Final = 5.0
 _READY_WITHIN_S: Final = 90.0
 _POLL_S: Final = 0.05
 _FIRST_PAUSE_S: Final = 0.25

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.chunks import canonical_records, first_fault, leaf, seal
+from service.core.chunks import canonical_records, leaf, seal
 from service.core.events import (
     NOTHING,
     Composed,
@@ -280,47 +280,9 @@ def test_the_bytes_read_back_as_the_records(schedule):
     assert [u.record for u in parse(lines)] == log
 
 
-def test_a_whole_log_has_no_fault():
-    assert first_fault(chained(LOG, 5), logs=PARTS) is None
-    assert first_fault(chained(LOG, 5)) is None
-
-
 def test_the_summaries_alone_replay_the_log():
     summaries = [run for chunk in chained(LOG, 5) for run in chunk.summary]
     assert replay(summaries) == replay(LOG)
-
-
-def test_an_edit_after_sealing_is_found():
-    edited = [PARTS[0], [dataclasses.replace(PARTS[1][0], noise_multiplier=0.9), *PARTS[1][1:]]]
-    found = first_fault(chained(LOG, 5), logs=[*edited, PARTS[2]])
-    assert found is not None
-    assert (found.index, found.kind) == (1, "digest")
-
-
-def test_a_dropped_chunk_is_found():
-    first, _, last = chained(LOG, 5)
-    found = first_fault([first, last])
-    assert found is not None
-    assert (found.index, found.kind) == (1, "steps")
-
-
-def test_a_replayed_chunk_is_found():
-    first, second, _ = chained(LOG, 5)
-    moved = seal(
-        [dataclasses.replace(r, step=r.step + 10) for r in LOG[:2]], previous=first.previous
-    )
-    repeated = first_fault([first, second, second])
-    assert repeated is not None
-    assert (repeated.index, repeated.kind) == (2, "steps")
-    unchained = first_fault([first, second, moved])
-    assert unchained is not None
-    assert (unchained.index, unchained.kind) == (2, "chain")
-
-
-def test_a_gap_inside_a_chunk_is_found():
-    found = first_fault([seal([LOG[0], LOG[2]], previous=None)])
-    assert found is not None
-    assert found.kind == "steps"
 
 
 def test_the_head_depends_on_every_record():

@@ -7,7 +7,6 @@ without changing the head.
 """
 
 import hashlib
-import hmac
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,15 +40,6 @@ class Chunk:
     def link(self) -> str:
         """Hex digest of the leaf: the head of the log up to here."""
         return hashlib.sha256(canonical(leaf(self))).hexdigest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """The first fault of a chain: which chunk, and what is wrong with it."""
-
-    index: int
-    kind: str
-    detail: str
 
 
 def seal(log: Columns | Sequence[StepRecord] | Sequence[Run], *, previous: str | None) -> Chunk:
@@ -111,54 +101,12 @@ def canonical_records(log: Columns | Sequence[StepRecord] | Sequence[Run]) -> by
     return b"".join(_lines(run) for run in _summary(log))
 
 
-def first_fault(
-    chunks: Sequence[Chunk], *, logs: Sequence[Columns | Sequence[StepRecord]] | None = None
-) -> Fault | None:
-    """The first chunk that does not fit, or None if the log is whole from step 0 on.
-
-    Args:
-        chunks: the leaves, in order.
-        logs: the records of each chunk, to be compared with its digest; None checks the
-            leaves alone.
-    """
-    step, link = 0, None
-    for index, chunk in enumerate(chunks):
-        if chunk.first_step != step:
-            return Fault(
-                index=index,
-                kind="steps",
-                detail=f"It begins at step {chunk.first_step}; step {step} comes next.",
-            )
-        if _steps_fault(chunk):
-            return Fault(index=index, kind="steps", detail="Its steps leave a gap or repeat.")
-        if chunk.previous != link:
-            return Fault(index=index, kind="chain", detail="It does not follow the one before.")
-        content: Columns | Sequence[StepRecord] | Sequence[Run] = chunk.summary
-        if logs is not None:
-            content = logs[index]
-        if not hmac.compare_digest(
-            hashlib.sha256(canonical_records(content)).hexdigest(), chunk.sha256
-        ):
-            return Fault(index=index, kind="digest", detail="Its records are not those sealed.")
-        step, link = chunk.end_step, chunk.link
-    return None
-
-
 def _summary(log: Columns | Sequence[StepRecord] | Sequence[Run]) -> tuple[Run, ...]:
     if isinstance(log, Columns):
         return runs(log)
     if all(isinstance(item, Run) for item in log):
         return tuple(item for item in log if isinstance(item, Run))
     return runs(columns([item for item in log if isinstance(item, StepRecord)]))
-
-
-def _steps_fault(chunk: Chunk) -> bool:
-    step = chunk.first_step
-    for run in chunk.summary:
-        if run.first_step != step:
-            return True
-        step = run.end_step
-    return step != chunk.end_step
 
 
 def _fields(record: StepRecord) -> dict[str, Any]:

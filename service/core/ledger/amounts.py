@@ -55,11 +55,6 @@ def nothing_of(amounts: Amounts) -> Amounts:
     return (0,) * len(amounts)
 
 
-def is_nothing(amounts: Amounts) -> bool:
-    """True if every dimension is zero."""
-    return all(amount == 0 for amount in amounts)
-
-
 def to_decimal(units: int) -> Decimal:
     """``units`` as an exact decimal number."""
     return Decimal(units).scaleb(-9)
